@@ -9,7 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from .errors import CacheWarning, TilewrightError, UnavailableError, UsageError
+from .errors import CacheWarning, TilewrightError, UnavailableError, UsageError, how_to_install
 from .records.legible import legible
 
 _default_format = warnings.formatwarning
@@ -59,7 +59,7 @@ def run_command_line() -> int:
     try:
         from .lab.cli import app
     except ModuleNotFoundError as error:
-        missing = f"{error.name} is not installed: the commands need the lab extra: pip install 'tilewright[lab]'"
+        missing = f"{error.name} is not installed: the commands need the lab extra: {how_to_install('lab')}"
         return _failed(UnavailableError(missing))
     try:
         code = app(standalone_mode=False) or 0

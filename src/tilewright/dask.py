@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import UnavailableError
+from .errors import UnavailableError, how_to_install
 
 try:
     from .large.cluster.lazy import matmul
@@ -10,7 +10,7 @@ except ModuleNotFoundError as error:
     if error.name not in ("dask", "dask.array"):
         raise
     raise UnavailableError(
-        "tilewright.dask needs dask, which is not installed: pip install 'tilewright[cluster]'"
+        f"tilewright.dask needs dask, which is not installed: {how_to_install('cluster')}"
     ) from error
 
 __all__ = ["matmul"]

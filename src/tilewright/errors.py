@@ -39,7 +39,8 @@ class UsageError(TilewrightError, ValueError):
 
 
 class KernelFileError(UsageError):
-    """A file without a kernel of its own; below its first line the message has what to paste into the file."""
+    """A file without a kernel of its own, or one whose launch is not described. Below its first line the message has what to
+    paste into the file or the terminal."""
 
     multiline = True
 
@@ -131,3 +132,26 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=2, cutoff=0.6)
     return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names)}"
+
+
+def how_to_install(extra: str) -> str:
+    """The command that installs an extra of this package from where the package itself was installed: an index, a file, a
+    repository or a checkout.
+
+    PEP 610 has the installer write that place into ``direct_url.json``, unless it was an index.
+    """
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        place = json.loads(distribution("tilewright").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return f"pip install '.[{extra}]' in the checkout"
+    if "dir_info" in place:
+        editable = "-e " if place["dir_info"].get("editable") else ""
+        return f"pip install {editable}'{url2pathname(urlsplit(place['url']).path)}[{extra}]'"
+    protocol = f"{place['vcs_info']['vcs']}+" if "vcs_info" in place else ""
+    at = f" @ {protocol}{place['url']}" if place else ""
+    return f"pip install 'tilewright[{extra}]{at}'"

@@ -306,7 +306,7 @@ def test_version(cli) -> None:
     assert cli("--version") == (0, f"tilewright {tilewright.__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["", "info", "ladder", "bench", "compare", "report"])
+@pytest.mark.parametrize("command", ["", "info", "ladder", "bench", "compare", "report", "explain"])
 def test_help_reads_well_at_80_columns(cli, command) -> None:
     answer = cli(*[command] * bool(command), "--help")
     assert answer.code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_right_kernel(cli: Cli, file: Path) -> None:
     code, out, _ = cli("explain", f"{file}::scale", *LAUNCH, "n=127", "--expect", "3 * x")
     assert code == 0
-    assert out.startswith("scale on H200\n")
+    assert out.startswith("scale.cu::scale on H200\n")
     assert "result    right: every element of y" in out
     assert "At best" in out
     assert "GFLOPS" not in out
@@ -59,7 +60,7 @@ def test_a_wrong_one_and_its_record(cli: Cli, file: Path, tmp_path: Path) -> Non
     code, _, _ = cli("explain", f"{file}::scale", *wrong, "--json", str(tmp_path / "record.json"))
     assert code == 1
     (e,) = read_explanations(tmp_path / "record.json")
-    assert (e.kernel, e.is_product, e.shape, [d.kind for d in e.defects]) == ("scale", False, "4/32", [])
+    assert (e.kernel, e.is_product, e.shape, e.defects) == ("scale", False, "4 blocks of 32 threads", [])
     assert e.verified["reason"].startswith("128 of 128 elements differ, the first y[0]: ")
 
 
@@ -109,7 +110,8 @@ def test_ptx_is_explained_for_a_card(cli: Cli, file: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "say how it is launched, such as --grid 8"),
+        ([], "say how the kernel is launched"),
+        (["--grid", "4", "--arg", "n=3"], "scale takes 4 arguments, got 1"),
         ([*LAUNCH, "n=127", "--size", "64"], "--size is for products of matrices"),
         ([*LAUNCH, "n"], "'n' is not an argument: give NAME=NUMBER"),
         ([*LAUNCH, "n=127", "--expect", "z = x"], "expect: z is no array among the arguments: x, y"),
@@ -123,6 +125,79 @@ def test_what_is_refused(cli: Cli, file: Path, options: list[str], words: str) -
     code, _, err = cli("explain", f"{file}::scale", *options)
     assert code == 2
     assert re.search(words, err)
+
+
+def test_a_launch_that_is_not_described_is_answered_by_a_command(cli: Cli, tmp_path: Path) -> None:
+    """The kernel's parameters as the source has them, not a mangled name; and a command that works as it is printed."""
+    path = tmp_path / "scale.cu"
+    path.write_text(SOURCE.partition("extern")[0])
+    code, _, err = cli("explain", str(path))
+    assert code == 2
+    assert "\n    scale(const float* x, float* y, float a, int n)\n" in err
+    assert "_Z" not in err
+    assert "header" not in err
+    command = err.partition("tilewright explain")[2].partition("\n\n")[0]
+    words = ["explain", *shlex.split(command.replace("\\\n", " "))]
+    assert words[1] == f"{path}::scale"
+    assert words[-1] == "n=1024"
+    code, out, _ = cli(*words, "--expect", "y = a * x")
+    assert "right: every element of y" in out
+
+
+def test_kernels_of_one_name_are_told_apart_by_their_files(cli: Cli, tmp_path: Path) -> None:
+    """In the table of the terminal and on the page; files of one name by their folders. The launch is in words."""
+    comment = f"// explain scale: {' '.join([*LAUNCH, 'n=127'])}\n"
+    files = [tmp_path / name for name in ("one.cu", "old/two.cu", "new/two.cu")]
+    for path in files:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(comment + SOURCE.partition("extern")[0])
+    code, out, _ = cli("explain", *map(str, files), "--brief", "--report", str(tmp_path / "page.html"))
+    assert code == 0
+    table = re.sub(r"^(\S+)( .*)\n(::\S+) *$", r"\1\3\2", out, flags=re.MULTILINE)  # a name may be in two lines
+    rows = [line.split()[:3] for line in table.splitlines() if "::" in line]
+    names = ["one.cu::scale", "old/two.cu::scale", "new/two.cu::scale"]
+    assert rows == [[name, "4", "32"] for name in names]
+    heads = [line.split() for line in out.splitlines()[:2]]
+    assert "threads" in heads[0]
+    assert heads[1][:4] == ["kernel", "blocks", "a", "block"]
+    assert "GFLOPS" not in out
+    assert "Time at best: a lower bound." in out
+    page = re.sub(r"<wbr>|&#8203;|\u200b", "", (tmp_path / "page.html").read_text())
+    assert all(name in page for name in names)
+    assert "time at best" in page
+    assert "3 launches of kernels that are not matrix products" in page
+
+
+def test_the_help_has_a_group_for_each_purpose(cli: Cli) -> None:
+    text = cli("explain", "--help").out
+    groups = re.split(r"^(\w[^\n]*):\n", text.partition("KERNEL <")[2], flags=re.MULTILINE)[1:]
+    options = [re.findall(r"^  (?:-\w, )?(--[\w-]+)", group, re.MULTILINE) for group in groups[1::2]]
+    assert dict(zip(groups[::2], options, strict=True)) == {
+        "Launch of a matrix product": ["--size", "--param"],
+        "Launch of any other kernel": [
+            *("--grid", "--block", "--arg", "--expect", "--shared", "--constant", "--launch"),
+        ],
+        "GPU and run": ["--gpu", "--whole", "--max-steps", "--seed", "--measure"],
+        "CUDA compiler": ["--include", "--define"],
+        "What is shown": ["--brief", "--json", "--report"],
+        "Checks in CI": ["--require", "--sarif", "--annotations"],
+        "A kernel on the CPU": ["--dtype", "--threads"],
+        "Other options": ["--help"],
+    }
+
+
+def test_the_kernels_of_a_file_are_listed(cli: Cli, file: Path) -> None:
+    for name in (str(file), f"{file}::nothing"):
+        code, _, err = cli("explain", name)
+        assert code == 2
+        assert "Its kernels are\n\n    scale(const float* x, float* y, float a, int n)\n    other()\n" in err
+
+
+def test_a_product_without_a_header_is_asked_for_one(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "mine.cu"
+    path.write_text("__global__ void mine(const float* a, const float* b, float* c, int m, int n, int k) {}")
+    _, _, err = cli("explain", str(path))
+    assert "has no header" in err
 
 
 @pytest.mark.slow

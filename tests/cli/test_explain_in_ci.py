@@ -146,7 +146,7 @@ def test_annotations_and_sarif(explained: Callable[..., Answer], tmp_path: Path)
     ("options", "words"),
     [
         (["--require", "conflicts=0"], "'conflicts' is no measure"),
-        (["--annotations", "--json", "-"], "annotations: are printed on standard output, as --json - is"),
+        (["--annotations", "--json", "-"], "--annotations and --json - both print on standard output"),
         (["--sarif", "a", "--json", "a"], "sarif: a is the file of json too"),
         (["--sarif", "no/where"], "sarif: no/where cannot be written"),
     ],

@@ -373,7 +373,7 @@ def test_without_dask_it_says_what_to_install() -> None:
         "try:\n    import tilewright.dask\nexcept errors.UnavailableError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "tilewright.dask needs dask, which is not installed: pip install 'tilewright[cluster]'\n"
+    assert done.stdout == f"tilewright.dask needs dask, which is not installed: {errors.how_to_install('cluster')}\n"
 
 
 def test_arrays_of_the_query_planner_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from distributed import Client
 import tilewright as tw
 from support.command_line import Answer
 from tilewright.cpu.choice import choose_adding_cpu
-from tilewright.errors import ClusterError, FileError, ShapeError, UsageError
+from tilewright.errors import ClusterError, FileError, ShapeError, UsageError, how_to_install
 from tilewright.large.cluster import kept, placement
 from tilewright.large.cluster.connect import connected
 from tilewright.large.cluster.layers import layers
@@ -242,7 +242,7 @@ sys.exit(run_command_line())
 def test_without_dask_only_the_cluster_is_missing(files: Path) -> None:
     answer = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=120, check=False)
     assert answer.returncode == 3
-    assert "pip install 'tilewright[cluster]'" in answer.stderr
+    assert how_to_install("cluster") in answer.stderr
     assert answer.stderr.count("\n") == 1
 
 

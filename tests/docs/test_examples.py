@@ -118,6 +118,12 @@ def test_documents_show_what_the_commands_print(build: ModuleType, path: Path) -
     assert build.written(path) == path.read_text(encoding="utf-8")
 
 
+def test_the_guide_shows_the_transpose_that_it_explains() -> None:
+    guide = (ROOT / "docs" / "guides" / "explain.md").read_text(encoding="utf-8")
+    source = (ROOT / "examples" / "transpose.cu").read_text(encoding="utf-8")
+    assert f"```c\n{source}```\n" in guide
+
+
 #: The pictures of pipelines; those that take no second are compared in every run.
 PICTURES = [
     "ring-timeline",

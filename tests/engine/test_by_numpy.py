@@ -19,7 +19,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.cpu import plan as host
-from tilewright.errors import DTypeError, ReadOnlyError, ShapeError, UsageError
+from tilewright.errors import DTypeError, ReadOnlyError, ShapeError, UsageError, how_to_install
 from tilewright.product.operands import DTYPES, NUMPY_ONLY_DTYPES
 
 #: A third of a unit in the last place of a double is lost on the way through one.
@@ -259,7 +259,7 @@ def test_products_are_numpys_and_the_plan_says_so() -> None:
     assert "  because    $TILEWRIGHT_COMPILE is set, and $NUMBA_DISABLE_JIT is set\n" in said
 
 
-NEED = "$NUMBA_DISABLE_JIT is set: pip install 'tilewright[lab]'"
+NEED = f"$NUMBA_DISABLE_JIT is set: {how_to_install('lab')}"
 
 
 @pytest.mark.slow

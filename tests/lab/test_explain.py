@@ -337,7 +337,7 @@ def test_a_parameter_goes_to_the_kernels_that_have_it() -> None:
 
 def test_a_kernel_without_a_header_is_told_what_it_needs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.cu"
-    path.write_text('extern "C" __global__ void mine() {}')
+    path.write_text("__global__ void mine(const float* a, const float* b, float* c, int m, int n, int k) {}")
     with pytest.raises(HeaderError, match=r"(?s)has no header.*idea = .*block = .*grid = "):
         command(str(path))
     from tilewright.__main__ import _failed

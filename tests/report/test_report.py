@@ -19,7 +19,7 @@ pytest.importorskip("vl_convert", reason="the report's lab extra is not installe
 pytest.importorskip("jinja2", reason="the report's lab extra is not installed")
 
 from support.report_records import ENVIRONMENT, LADDER, SIZES, campaign, failed, measured, oblong
-from tilewright.errors import RecordError, UsageError
+from tilewright.errors import RecordError, UsageError, how_to_install
 from tilewright.records import report
 from tilewright.records.bench import VERDICTS, BenchRecord
 from tilewright.records.legible import legible
@@ -542,4 +542,4 @@ def test_without_the_lab_extra_the_error_names_it():
     code = "import sys; sys.modules['altair'] = None; import tilewright.records.report as r; r.render([])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "UnavailableError: a report needs altair" in done.stderr
-    assert "pip install 'tilewright[lab]'" in done.stderr
+    assert how_to_install("lab") in done.stderr

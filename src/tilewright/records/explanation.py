@@ -250,11 +250,19 @@ class Explanation:
         return self.m > 0
 
     @property
-    def shape(self) -> str:
-        """``1000`` for a square product, ``6x2000x4`` (m × n × k) otherwise; the blocks and threads of a kernel that is no
-        product, such as ``8/256``."""
+    def name(self) -> str:
+        """The kernel's name; with the file, such as ``scale.cu::scale``, if it is not a product. For a product in one of two
+        files of the same name, the file with its folder."""
         if not self.is_product:
-            return f"{self.launch.get('blocks')}/{self.launch.get('threads')}"
+            return f"{self.file}::{self.kernel}"
+        return self.file if "/" in self.file else self.kernel
+
+    @property
+    def shape(self) -> str:
+        """``1000`` for a square product, ``6x2000x4`` (m × n × k) for another; the launch of a kernel that is not a product,
+        such as ``8 blocks of 256 threads``."""
+        if not self.is_product:
+            return f"{self.launch.get('blocks')} blocks of {self.launch.get('threads')} threads"
         return str(self.n) if self.m == self.n == self.k else f"{self.m}x{self.n}x{self.k}"
 
     @property

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...errors import UnavailableError
+from ...errors import UnavailableError, how_to_install
 from ...host.machine import machine
 from ...kernels import Kernel
 from ...kernels.blocking import has_analytic_tile
@@ -26,7 +26,6 @@ from .library import kernel_name
 VARIABLE = "TILEWRIGHT_COMPILE"
 #: Numba's variable that forbids it to compile.
 _FORBIDDEN = "NUMBA_DISABLE_JIT"
-_REMEDY = "pip install 'tilewright[lab]'"
 
 
 class Code(Protocol):
@@ -76,7 +75,7 @@ def kernel_code(kernel: Kernel, dtype: str, result: str) -> Code:
         source = _compiler()
     if source is None:
         why = why_numpy() if _is_sub_interpreter() else _why_no_compiler()
-        raise UnavailableError(f"{kernel.name} for {dtype} must be compiled, and {why}: {_REMEDY}")
+        raise UnavailableError(f"{kernel.name} for {dtype} must be compiled, and {why}: {how_to_install('lab')}")
     return source.kernel(kernel, dtype, result)
 
 
@@ -84,7 +83,7 @@ def need_machine_code(what: str) -> CodeSource:
     """Where machine code comes from. Raises UnavailableError if there is none for ``what``."""
     source = engine_code()
     if source is None:
-        raise UnavailableError(f"{what} must be compiled, and {why_numpy()}: {_REMEDY}")
+        raise UnavailableError(f"{what} must be compiled, and {why_numpy()}: {how_to_install('lab')}")
     return source
 
 

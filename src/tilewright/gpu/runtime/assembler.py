@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ...errors import UnavailableError
+from ...errors import UnavailableError, how_to_install
 from ...host.disk import CacheFile, fingerprint
 from .nvrtc import Compiled, compiled_of
 
@@ -51,7 +51,7 @@ def assemble(ptx: str, name: str) -> tuple[Compiled, str]:
     if (cached := file.read_checked()) is not None:
         known = json.loads(cached)
         return compiled_of(name, arch, ptx, base64.b64decode(known["cubin"]), known["log"]), known["doubt"]
-    refused = "" if tools else "neither ptxas nor nvJitLink is found; pip install 'tilewright[cuda]'"
+    refused = "" if tools else f"neither ptxas nor nvJitLink is found; {how_to_install('cuda')}"
     for tool in tools:
         try:
             cubin, log = _by_nvjitlink(ptx, arch) if tool == "nvJitLink" else _by_ptxas(tool, ptx, arch)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import UnavailableError, UsageError
+from ...errors import UnavailableError, UsageError, how_to_install
 
 # An attribute is a byte of format, a byte of kind, and two bytes: the value, or the size of the payload that follows.
 _SIZED = 0x04
@@ -64,7 +64,7 @@ def read_resources(cubin: bytes) -> dict[str, Resources]:
         from elftools.common.exceptions import ELFError
         from elftools.elf.elffile import ELFFile
     except ImportError:
-        raise UnavailableError("pyelftools is not installed; pip install 'tilewright[cuda]'") from None
+        raise UnavailableError(f"pyelftools is not installed; {how_to_install('cuda')}") from None
     try:
         elf = ELFFile(io.BytesIO(cubin))
         sections: dict[str, Any] = {section.name: section for section in elf.iter_sections()}

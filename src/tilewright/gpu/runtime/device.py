@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import LaunchError, MemoryLimitError, UnavailableError, UsageError
+from ...errors import LaunchError, MemoryLimitError, UnavailableError, UsageError, how_to_install
 from ...host.cached_property import cached_property
 from ...kernels.cuda_kernel import Card
 from .driver import DeviceFacts, call, driver, first_line, restored_context
@@ -75,7 +75,7 @@ def _opened(ordinal: int) -> Device:
                 call(f"GPU {ordinal}", "cuCtxSetCurrent", context)
                 _devices[ordinal] = Device(facts, context)
             except Exception as error:  # a missing package, library, driver or device: each raises another class
-                advice = "; pip install 'tilewright[cuda]'" if isinstance(error, ModuleNotFoundError) else ""
+                advice = f"; {how_to_install('cuda')}" if isinstance(error, ModuleNotFoundError) else ""
                 raise UnavailableError(f"GPU {ordinal} cannot be used: {first_line(error)}{advice}") from None
         return _devices[ordinal]
 

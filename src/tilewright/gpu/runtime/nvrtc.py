@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import CompileError, UnavailableError, UsageError, did_you_mean
+from ...errors import CompileError, UnavailableError, UsageError, did_you_mean, how_to_install
 from ...host.cached_property import cached_property
 from ...host.disk import CacheFile, fingerprint
 from ...host.sources import PACKAGE
@@ -527,9 +527,7 @@ def _cuda() -> tuple[Any, Any]:
         nvrtc.nvrtcVersion()
     except Exception as error:  # a library that does not load may raise any class
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UnavailableError(
-            f"cuda.core with NVRTC cannot be loaded ({reason}); pip install 'tilewright[cuda]'"
-        ) from None
+        raise UnavailableError(f"cuda.core with NVRTC cannot be loaded ({reason}); {how_to_install('cuda')}") from None
     return core, nvrtc
 
 

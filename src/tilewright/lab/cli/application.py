@@ -16,6 +16,7 @@ from typing import Annotated, Any, TextIO
 
 import rich.console
 import typer
+import typer.core
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
@@ -32,6 +33,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+class GroupedCommand(typer.core.TyperCommand):
+    """A command whose help lists options in groups, which are their ``rich_help_panel``; those without one come last."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then a section for each group in the order in which the function declares its options."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            kind = "Arguments" if param.param_type_name == "argument" else "Other options"
+            if (entry := param.get_help_record(ctx)) is not None:
+                groups.setdefault(getattr(param, "rich_help_panel", None) or kind, []).append(entry)
+        for title, entries in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(entries)
 
 
 def _show_version(asked: bool) -> None:

@@ -1,5 +1,4 @@
-"""The command ``explain``: what a kernel does, and why it is as fast as it is. The kernel's name decides whether it is
-explained for the CPU or for a GPU."""
+"""The commands ``explain`` and ``occupancy``. A kernel's name tells whether it is explained for a GPU or on the CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...errors import UsageError
-from .application import Console, Json, Param, app, check_different_files, check_writeable, say, write_json
+from .application import Console, GroupedCommand, app, check_different_files, check_writeable, say, write_json
 
 if TYPE_CHECKING:
     from ...records.explanation import Explanation
@@ -39,114 +38,183 @@ _OF_CUDA = (
 _OF_CPU = ("dtype", "threads")
 
 
+_PRODUCT = "Launch of a matrix product"
+_ANY = "Launch of any other kernel"
+_RUN = "GPU and run"
+_COMPILER = "CUDA compiler"
+_OUTPUT = "What is shown"
+_CI = "Checks in CI"
+_CPU = "A kernel on the CPU"
+
 _Kernels = Annotated[
     list[str],
     typer.Argument(
         metavar="KERNEL",
-        help="Names, such as cuda/coalesced or coalesced or cpu/packed (see: tilewright ladder), or files of your own: "
-        "FILE.cu::KERNEL or FILE.ptx with --grid, --block and --arg; a FILE.cu with a header, whose kernel takes "
-        "(const T* a, const T* b, T* c, int m, int n, int k); or Python, such as my.py, with a kernel for the CPU.",
+        help="A name that `tilewright ladder` lists, such as coalesced or cpu/packed; or a file of your own: FILE.cu::NAME "
+        "or FILE.ptx::NAME for any kernel; FILE.cu for a matrix product with the parameters (const T* a, const T* b, T* c, "
+        "int m, int n, int k) and a header that says how it is launched; FILE.py for a kernel on the CPU.",
     ),
 ]
 _Size = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
-        help="Sizes joined by commas: N, or MxNxK (C is M×N), as bench takes them. Default: 64; where several CUDA "
-        "kernels or parameters are compared, 1024 or 2048, so that every multiprocessor has work; on the CPU 2048.",
+        help="Sizes, separated by commas: N, or MxNxK for C of M×N. Default: 64; 1024 or 2048 if several CUDA kernels or "
+        "parameters are compared, so that every multiprocessor has work; 2048 on the CPU.",
+        rich_help_panel=_PRODUCT,
     ),
 ]
-_Dtype = Annotated[str, typer.Option(metavar="NAME", help="For a kernel on the CPU: the dtype, such as float64.")]
-_Threads = Annotated[int, typer.Option(metavar="NUMBER", help="For a kernel on the CPU: how many threads.")]
-_Gpu = Annotated[
-    str,
+_Param = Annotated[
+    list[str] | None,
     typer.Option(
-        metavar="NAME",
-        callback=_list_gpus,
-        is_eager=True,
-        help="The card to explain it for; this machine need not have it. `--gpu list` prints all known cards.",
+        metavar="NAME=LIST",
+        help="A value for a parameter of the kernels, or several values to try: TILE=8,16,32. Repeatable.",
+        rich_help_panel=_PRODUCT,
     ),
-]
-_Brief = Annotated[bool, typer.Option("--brief", help="Only one table, with a line for each kernel.")]
-_Whole = Annotated[
-    bool, typer.Option("--whole", help="Run every block. Default: above 512³ only a sample of the blocks.")
-]
-_Measure = Annotated[bool, typer.Option("--measure", help="Count on this machine's GPU too, with ncu, and compare.")]
-_MaxSteps = Annotated[
-    int, typer.Option(metavar="NUMBER", help="Stop a run when a warp has taken this number of steps.")
-]
-_Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")]
-_Include = Annotated[
-    list[Path] | None,
-    typer.Option("--include", "-I", metavar="DIR", help="A folder with header files. Repeatable."),
-]
-_Define = Annotated[
-    list[str] | None, typer.Option("--define", "-D", metavar="NAME[=VALUE]", help="Define a macro. Repeatable.")
 ]
 _Grid = Annotated[
     str | None,
-    typer.Option(metavar="X[xYxZ]", help="For a kernel that is not a matrix product: the blocks of the launch."),
+    typer.Option(
+        metavar="X[xYxZ]", help="The blocks of the launch: 8, or 4x4 along x and y. Default: 1.", rich_help_panel=_ANY
+    ),
 ]
 _Block = Annotated[
     str | None,
-    typer.Option(metavar="X[xYxZ]", help="The threads of a block. Default: what the kernel is compiled for, else 32."),
+    typer.Option(
+        metavar="X[xYxZ]",
+        help="The threads of a block: 128, or 32x8. Default: the number for which the kernel is compiled, otherwise 32.",
+        rich_help_panel=_ANY,
+    ),
 ]
 _Arg = Annotated[
     list[str] | None,
     typer.Option(
         metavar="ARG",
-        help="An argument; give one for each parameter, in order. x:float32:64x32 is an array of random numbers; "
-        "x:int32:100:arange, :zeros, :ones or :EXPRESSION sets other elements; x:FILE.npy is an array from a file; "
-        "n=100 or 100 is a number. Repeatable.",
+        help="An argument. Give one for each parameter, in order. x:float32:64x32 is an array of random numbers; "
+        "x:int32:100:arange, :zeros, :ones or :EXPRESSION sets its elements; x:FILE.npy is an array from a file; "
+        "n=100 or 100 is a number.",
+        rich_help_panel=_ANY,
     ),
 ]
 _Expect = Annotated[
     list[str] | None,
     typer.Option(
         metavar="EXPR",
-        help="The right result, as an expression of NumPy: 'y = 2 * x', or the right side alone; or FILE.py:FUNCTION, which "
-        "gets the arguments. Repeatable.",
+        help="What an array should be after the launch, as an expression of NumPy: 'y = 2 * x'. Or FILE.py:FUNCTION, "
+        "which gets the arguments. Repeatable.",
+        rich_help_panel=_ANY,
     ),
 ]
-_Shared = Annotated[int | None, typer.Option(metavar="BYTES", help="Dynamic shared memory of a block.")]
+_Shared = Annotated[
+    int | None, typer.Option(metavar="BYTES", help="The dynamic shared memory of a block.", rich_help_panel=_ANY)
+]
 _Constant = Annotated[
-    list[str] | None, typer.Option(metavar="ARG", help="A __constant__ variable, written as an argument. Repeatable.")
+    list[str] | None,
+    typer.Option(metavar="ARG", help="A __constant__ variable, written like --arg. Repeatable.", rich_help_panel=_ANY),
 ]
 _LaunchFile = Annotated[
     Path | None,
     typer.Option(
         "--launch",
         metavar="FILE",
-        help="A Python file that sets grid, block, args, expect, … Default: FILE_launch.py beside FILE.cu, if it exists. "
-        "A comment '// explain: --grid …' in FILE.cu does the same.",
+        help="A Python file that sets grid, block, args, expect, … Default: FILE_launch.py in the folder of FILE.cu, if it "
+        "exists. A comment '// explain: --grid …' in FILE.cu does the same.",
+        rich_help_panel=_ANY,
     ),
 ]
-_Page = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with pictures too.")]
+_Gpu = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        callback=_list_gpus,
+        is_eager=True,
+        help="The GPU whose limits and rates are used. This machine need not have it. `--gpu list` prints their names.",
+        rich_help_panel=_RUN,
+    ),
+]
+_Whole = Annotated[
+    bool,
+    typer.Option(
+        "--whole",
+        help="Run every block. Default: of a large launch only a sample of the blocks is run.",
+        rich_help_panel=_RUN,
+    ),
+]
+_MaxSteps = Annotated[
+    int,
+    typer.Option(
+        metavar="NUMBER", help="Stop a run when a warp has executed this number of steps.", rich_help_panel=_RUN
+    ),
+]
+_Seed = Annotated[int, typer.Option(metavar="NUMBER", help="The seed of random operands.", rich_help_panel=_RUN)]
+_Measure = Annotated[
+    bool,
+    typer.Option(
+        "--measure",
+        help="Count on this machine's GPU too, with the profiler ncu, and compare. For a matrix product.",
+        rich_help_panel=_RUN,
+    ),
+]
+_Include = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--include", "-I", metavar="DIR", help="A folder with header files. Repeatable.", rich_help_panel=_COMPILER
+    ),
+]
+_Define = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--define", "-D", metavar="NAME[=VALUE]", help="Define a macro. Repeatable.", rich_help_panel=_COMPILER
+    ),
+]
+_Brief = Annotated[
+    bool,
+    typer.Option("--brief", help="Print one table, with a line for each kernel.", rich_help_panel=_OUTPUT),
+]
+_Json = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write JSON, and print nothing else; - is standard output.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
+_Page = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE", help="Also write an HTML page with pictures.", rich_help_panel=_OUTPUT),
+]
 _Require = Annotated[
     list[str] | None,
     typer.Option(
         metavar="REQUIREMENT",
-        help="A limit for each kernel, such as bank_conflicts=0 or 'sectors_per_request<=4.1'. findings=0 does not count "
-        "findings in a library's code, and the exit code then ignores them, too. Repeatable.",
+        help="A limit that every kernel must keep, such as bank_conflicts=0 or 'sectors_per_request<=4.1'. With findings=0, "
+        "findings in a library's code do not count, here and for the exit code. Repeatable.",
+        rich_help_panel=_CI,
     ),
 ]
 _Sarif = Annotated[
-    Path | None, typer.Option("--sarif", metavar="FILE", help="Also write the problems as SARIF, for code scanning.")
+    Path | None,
+    typer.Option(
+        "--sarif", metavar="FILE", help="Also write the problems as SARIF, for code scanning.", rich_help_panel=_CI
+    ),
 ]
 _Annotations = Annotated[
-    bool, typer.Option("--annotations", help="Also print the problems as annotations of GitHub's workflows.")
+    bool,
+    typer.Option(
+        "--annotations", help="Also print the problems as annotations for GitHub Actions.", rich_help_panel=_CI
+    ),
 ]
+_Dtype = Annotated[str, typer.Option(metavar="NAME", help="The dtype, such as float64.", rich_help_panel=_CPU)]
+_Threads = Annotated[int, typer.Option(metavar="NUMBER", help="The number of threads.", rich_help_panel=_CPU)]
 
 
-@app.command("explain")
+@app.command("explain", cls=GroupedCommand)
 def explain_command(
     context: typer.Context,
     kernels: _Kernels,
     size: _Size = None,
-    dtype: _Dtype = "float32",
-    threads: _Threads = 1,
-    gpu: _Gpu = "H200",
-    param: Param = None,
+    param: _Param = None,
     grid: _Grid = None,
     block: _Block = None,
     arg: _Arg = None,
@@ -154,35 +222,40 @@ def explain_command(
     shared: _Shared = None,
     constant: _Constant = None,
     launch_file: _LaunchFile = None,
+    gpu: _Gpu = "H200",
+    whole: _Whole = False,
+    max_steps: _MaxSteps = 50_000_000,
+    seed: _Seed = 1,
+    measure: _Measure = False,
     include: _Include = None,
     define: _Define = None,
     brief: _Brief = False,
-    whole: _Whole = False,
-    measure: _Measure = False,
-    max_steps: _MaxSteps = 50_000_000,
-    seed: _Seed = 1,
-    json_file: Json = None,
+    json_file: _Json = None,
     report_file: _Page = None,
     require: _Require = None,
     sarif_file: _Sarif = None,
     annotations: _Annotations = False,
+    dtype: _Dtype = "float32",
+    threads: _Threads = 1,
 ) -> None:
     """Count the memory accesses of a kernel, and say what limits it.
 
     A CUDA kernel needs no GPU: it runs on the CPU, instruction by instruction. Races, accesses out of bounds and other
-    mistakes are reported at their source lines. The result of a matrix product is verified, also at a small odd size.
-    The result of another kernel is verified if --expect gives the right one.
+    defects are reported at their source lines. The result of a matrix product is checked at the given size, and again at a
+    small, irregular size. The result of another kernel is checked if --expect says what it should be.
 
-    Any kernel: tilewright explain my.cu::scale --grid 8 --block 128 --arg x:float32:1024 --arg y:float32:1024
+    A kernel of the ladder: tilewright explain coalesced --size 256
+
+    A kernel of your own: tilewright explain my.cu::scale --grid 8 --block 128 --arg x:float32:1024 --arg y:float32:1024
     --arg n=1024 --expect "y = 2 * x"
 
-    A kernel on the CPU is timed and verified. It is compared with a cost model (operations an access of its tile and
-    blocks, bytes through each cache, instructions of its inner loop) and with the processor's counters, if Linux gives
-    access to them. Its options are --size, --dtype, --threads, --seed and --json.
+    A kernel on the CPU, such as cpu/packed, is timed and checked. Its time and the processor's counters, if Linux gives
+    access to them, are compared with a cost model. Its options are --size, --dtype, --threads, --seed and --json.
 
-    The exit code is 1 if something is wrong, breaks a requirement, or cannot be launched on the card, and 2 if a run was
-    stopped by --max-steps.
-    After an interrupt, finished explanations are kept.
+    The exit code is 0 if nothing is wrong; lines that could be cheaper are not wrong. It is 1 for a wrong result, a
+    finding, a requirement that is not met, or a launch that the GPU cannot make; 2 if the command is wrong, the kernel does
+    not compile, or --max-steps stopped a run; 3 if a library is missing; 130 after an interrupt. Explanations that were
+    finished before it are kept.
     """
     device = _device(kernels)
     _refuse(context, device)
@@ -199,7 +272,7 @@ def explain_command(
     check_writeable("sarif", sarif_file)
     check_different_files(json=json_file, report=report_file, sarif=sarif_file)
     if annotations and str(json_file) == "-":
-        raise UsageError("annotations: are printed on standard output, as --json - is")
+        raise UsageError("annotations: --annotations and --json - both print on standard output, give one of them")
     asked = [required_in(text) for text in require or []]
     sources = _sources(kernels) if asked or sarif_file or annotations else {}
     request = ExplainRequest(
@@ -303,7 +376,7 @@ def _device(kernels: list[str]) -> str:
     devices = {name: "cpu" if of_cpu(name) else "cuda" for name in kernels}
     if len(set(devices.values())) > 1:
         listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
-        raise UsageError(f"kernels of one device can be explained together, got {listed}")
+        raise UsageError(f"explain kernels of one device together, got {listed}")
     return devices[kernels[0]]
 
 
@@ -322,7 +395,7 @@ def _refuse_of_products(context: typer.Context) -> None:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise UsageError(
-                f"--{name} is for products of matrices; of any other kernel --grid and --arg give the sizes"
+                f"--{name} is for products of matrices; for any other kernel --grid and --arg give the sizes"
             )
 
 
@@ -370,16 +443,17 @@ def _write(explanations: list[Explanation], json_file: Path | None, report_file:
 
 @app.command("occupancy")
 def occupancy_command(
-    threads: Annotated[int, typer.Argument(metavar="THREADS", help="Threads of a block, such as 256.")],
-    registers: Annotated[int, typer.Option(metavar="NUMBER", help="Registers of a thread.")] = 0,
-    shared: Annotated[int, typer.Option(metavar="BYTES", help="Shared memory of a block, static and dynamic.")] = 0,
+    threads: Annotated[int, typer.Argument(metavar="THREADS", help="The threads of a block, such as 256.")],
+    registers: Annotated[int, typer.Option(metavar="NUMBER", help="The registers of a thread.")] = 0,
+    shared: Annotated[int, typer.Option(metavar="BYTES", help="The shared memory of a block, static and dynamic.")] = 0,
     gpu: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="The card, such as T4. Repeatable. Default: all known.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A GPU, such as T4. Repeatable. Default: all that are known."),
     ] = None,
 ) -> None:
-    """How many blocks a multiprocessor holds, and what limits it.
+    """Show how many blocks a multiprocessor holds, and what limits their number.
 
-    A block that no card can launch (too many threads, registers, or too much shared memory) is refused.
+    A block that no GPU can launch is refused: one with too many threads or registers, or too much shared memory.
     """
     from ...simulator.gpus import GPUS, find_gpu
     from ...simulator.occupancy import occupancy as occupancy_of

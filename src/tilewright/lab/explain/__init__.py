@@ -1,1 +1,1 @@
-"""Explains a kernel from its own code, with or without a GPU."""
+"""Explains what a kernel does to memory and what limits it, from the kernel's code. A GPU is not needed."""

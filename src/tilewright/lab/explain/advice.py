@@ -1,13 +1,13 @@
-"""What would make a kernel faster, line by line: the predicted cost and time, and where it can be tried, what a run showed.
+"""Advises how each line of a kernel could be cheaper, with the predicted count and time, and with the result of a trial.
 
 **The model.** A launch takes as long as its slowest resource: arithmetic, device memory, the L2 cache, or the memory pipes
-of the multiprocessors, as in ``time_bounds``. That counts a turn of a pipe for four sectors of global memory, wherever they
-lie. Here a request takes a turn for each line of 128 bytes that it touches, as it does on an H200. Advice changes the turns;
-the other resources stay as they are. Latency is not modelled: so occupancy has advice, but no time. Nor have wider accesses
-and arrays in registers: of three such changes an H200 executed one more slowly.
+of the multiprocessors. ``time_bounds`` counts one cycle of a memory pipe (a turn) for four sectors of global memory at any
+addresses. The model here counts one turn for each line of 128 bytes that a request touches, as an H200 does. A change that
+is advised changes only the number of turns. The model has no latency. So advice on occupancy has no time. Advice for wider
+accesses and for arrays in registers has none either: of three such changes, an H200 executed one more slowly.
 
-**Trying it.** A longer row of shared memory is often a matter of one number of the source. If the kernel is small, that
-number is changed, and the kernel is run again on the same operands.
+**The trial.** To make a row in shared memory longer, often one number in the source has to be changed. If the kernel is
+small, this number is changed, and the kernel is run again on the same operands.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from ...simulator.gpus import GpuModel
 from ...simulator.microscope import Observation
 from ...simulator.occupancy import Occupancy, occupancy
 
-#: A kernel of which the microscope executed more instructions of warps is not run again: that takes a second or two.
+#: A kernel is run again only up to this number of warp instructions, which the microscope executes in a second or two.
 SMALL = 200_000
-#: So many changes of a source are tried for one line, and so many lines are.
+#: The most changes of the source that are tried for one line, and the most lines for which changes are tried.
 TRIALS, LINES = 3, 2
-#: With a smaller share of the warps that a multiprocessor can hold, a kernel that waits for memory may wait for latency.
+#: Below this occupancy, the latency of device memory may limit a kernel, and not its bandwidth.
 FEW_WARPS = 0.25
 FEW = "few warps wait for device memory"
 
-#: Runs the kernel with another source, and with these macros changed; raises what compiler and microscope raise.
+#: Runs the kernel with another source and with these macros changed. Raises what the compiler and the microscope raise.
 Rerun = Callable[[str, Mapping[str, str]], Observation]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A source in which a number is changed, macros that are, and what is changed, in words."""
+    """A changed source, the macros that are changed, and the change in words."""
 
     source: str
     macros: dict[str, str]
@@ -55,10 +55,10 @@ def advice_of(
     rerun: Rerun | None = None,
     macros: Mapping[str, str] | None = None,
 ) -> list[Advice]:
-    """The advice for what was ``seen`` of a launch on a card; those lines come first that save most.
+    """The advice for a launch that was ``seen``, on a GPU; the line that would save most comes first.
 
-    ``bounds`` are empty where no time is to be predicted. ``macros``: those that were given to the compiler, ``rerun``: how
-    the kernel is run again, if it may be.
+    ``bounds`` is empty if no time should be predicted. ``macros`` are those that the compiler was given. ``rerun`` runs the
+    kernel again; None forbids that.
     """
     changes = sorted((_fitting(change, card, resident) for change in seen.advice), key=lambda each: -each.saved_turns)
     before = model_seconds(bounds, seen.turns)
@@ -75,7 +75,7 @@ def advice_of(
 
 
 def model_seconds(bounds: Sequence[Bound], turns: int) -> float | None:
-    """The time of a launch by the model, whose memory pipes take so many turns; None without the rate of the pipes.
+    """The time of a launch by the model if its memory pipes take ``turns``; None if the rate of the pipes is not known.
 
     >>> memory, pipes = Bound("device memory", 10, "bytes", 1e9), Bound("L1 and shared memory", 32, "turns", 1e9)
     >>> model_seconds([memory, pipes], 64), model_seconds([memory, pipes], 4)
@@ -158,7 +158,7 @@ def _is_of(access: Access, before: Access) -> bool:
 
 
 def same_arrays(one: Observation, other: Observation) -> bool:
-    """Whether two runs left the same bits."""
+    """Whether the arrays after two runs have the same bits."""
     return all(_bits(a) == _bits(b) for a, b in zip(one.arrays, other.arrays, strict=True))
 
 
@@ -166,7 +166,7 @@ def _bits(array: Any) -> bytes:
     return b"" if array is None else array.tobytes()
 
 
-#: The bytes of the types of elements.
+#: The size of each element type, in bytes.
 SIZES = {
     **dict.fromkeys(("char", "int8_t", "uint8_t", "bool"), 1),
     **dict.fromkeys(("half", "__half", "nv_bfloat16", "__nv_bfloat16", "short", "int16_t", "uint16_t"), 2),
@@ -183,8 +183,8 @@ _CONSTANT = re.compile(
 
 
 def trials(source: str, change: Change, macros: Mapping[str, str]) -> Iterator[Trial]:
-    """Sources with a longer row: that of an array of rows in shared memory, or a constant that is named as a pitch or as
-    padding.
+    """Sources in which a row of shared memory is longer: in the array's declaration, or by a constant or macro whose name
+    says that it is a pitch or padding.
 
     >>> column = Access(1, "shared", "ld", 4, 32, 4096)
     >>> change = Change("", column, column, 128, 4)

@@ -1,6 +1,6 @@
-"""Explains any CUDA kernel: what it does to memory, what limits it, and, if it was said what must result, whether it does.
+"""Explains any CUDA kernel: what it does to memory, what limits it, and whether its result is what the user expects.
 
-``explain_any`` takes a file of CUDA C++ with or without host code, or PTX, and the options of its launch.
+``explain_any`` takes a file of CUDA C++, which may contain host code, or of PTX, and the options of the launch.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -16,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import UnavailableError, UsageError
+from ...errors import KernelFileError, UnavailableError, UsageError
 from ...gpu.runtime.cubin import Resources
 from ...gpu.runtime.nvrtc import architectures, compiler
 from ...host.machine import machine
+from ...kernels.header import code_of
 from ...records.explanation import Explanation
 from ...records.unit_counters import TENSOR_CYCLES
 from ...simulator.counters.sectors import SECTOR
@@ -38,12 +40,14 @@ from ..inputs.launches import (
     options_in,
     options_of_file,
 )
+from ..inputs.signatures import BYTES, Signature, signatures
 from .advice import Rerun, advice_of
 from .cuda import (
     ArithmeticUnit,
     ExplainRequest,
     LeastWork,
     card_facts,
+    file_names,
     occupancy_facts,
     predicted_time,
     stopped_notes,
@@ -52,16 +56,18 @@ from .cuda import (
     work_of,
 )
 
-#: A launch of more threads is sampled, unless every block is asked for.
+#: In a launch of more threads than this, only a sample of the blocks is run, unless all blocks are asked for.
 MOST_THREADS_RUN = 1 << 22
-#: The relative error that a right result may have, by the bytes of its elements.
+#: The largest relative error of a right result, by the number of bytes of an element.
 TOLERANCE = {1: 0.2, 2: 2e-2, 4: 1e-4, 8: 1e-10}
 
 
 @dataclass(frozen=True)
 class AnyKernel:
-    """A kernel's file, its name there, the options of its launch, and those of the compiler. ``launch_file``: a Python file
-    with options of the launch; without one FILE_launch.py beside FILE.cu is taken if it is there."""
+    """A kernel's file, its name in the file, the options of its launch, and those of the compiler.
+
+    ``launch_file`` is a Python file with options of the launch. If it is None, ``FILE_launch.py`` in the folder of
+    ``FILE.cu`` is read, if it exists."""
 
     path: Path
     kernel: str | None
@@ -72,7 +78,7 @@ class AnyKernel:
 
 
 def named_kernel(name: str) -> tuple[Path, str | None] | None:
-    """The file and the kernel in ``FILE.cu::KERNEL`` or ``FILE.ptx``; None for a name that is of another form.
+    """The file and the kernel that a name such as ``FILE.cu::KERNEL`` or ``FILE.ptx`` has; None for any other name.
 
     >>> named_kernel("a/k.cu::ns::scale<8>"), named_kernel("k.ptx"), named_kernel("cuda/coalesced")
     ((PosixPath('a/k.cu'), 'ns::scale<8>'), (PosixPath('k.ptx'), None), None)
@@ -82,12 +88,26 @@ def named_kernel(name: str) -> tuple[Path, str | None] | None:
 
 
 def is_explained_alone(path: Path, kernel: str | None, options: LaunchOptions, launch_file: Path | None) -> bool:
-    """Whether a file is that of any kernel, and not of a product with a header: the kernel is named, or an option of the
-    launch is given, in the command, the file or a Python file."""
+    """Whether a file is explained by ``explain_any``, and not as a matrix product whose header describes the launch.
+
+    So it is if the kernel is named, if an option of the launch is given in the command, the file or a Python file, or if
+    no kernel in the file has the parameters of a product."""
     given = kernel is not None or launch_file is not None or options != LaunchOptions() or path.suffix != ".cu"
     if given or not path.is_file():
         return given
-    return _beside(path).is_file() or options_in(read_source(path), None) != LaunchOptions()
+    source = read_source(path)
+    return _beside(path).is_file() or options_in(source, None) != LaunchOptions() or _has_no_product(source)
+
+
+def _has_no_product(source: str) -> bool:
+    """Whether a source has kernels, none of which has the parameters of a product, and no header of a product."""
+    header = source.removesuffix(code_of(source))
+    found = signatures(source)
+    return (
+        bool(found)
+        and not re.search(r"^\s*(idea|grid|block)\s*=", header, re.M)
+        and not any(s.is_product for s in found)
+    )
 
 
 def _beside(path: Path) -> Path:
@@ -103,14 +123,14 @@ def explain_any(
     max_steps: int = MAX_STEPS,
     progress: Progress | None = None,
 ) -> Explanation:
-    """Explain a kernel on a card. The launch is sampled if it has more threads than MOST_THREADS_RUN and not ``whole``.
+    """Explain a kernel for a GPU.
 
-    Raises UsageError for options that are missing or wrong, and what ``microscope`` raises.
+    If the launch has more than MOST_THREADS_RUN threads, a sample of its blocks is run; with ``whole`` all blocks are.
+    Raises UsageError if options are missing or wrong, and what ``microscope`` raises.
     """
     text, card = read_source(kernel.path), find_gpu(gpu)
     options = _options(kernel, text)
-    if options.grid is None and not options.args:
-        raise UsageError(f"{kernel.path}: {_what_to_give(kernel)}")
+    _check_described(kernel, text, options)
     arguments = arguments_of(options.args, seed)
     constants = arguments_of(options.constants, seed)
     grid, block = options.grid or (1,), options.block
@@ -142,12 +162,39 @@ def _options(kernel: AnyKernel, text: str) -> LaunchOptions:
     return kernel.options.over(options_of_file(file, kernel.kernel).over(options) if file else options)
 
 
-def _what_to_give(kernel: AnyKernel) -> str:
-    name = f" {kernel.kernel}" if kernel.kernel else ""
-    return (
-        "say how it is launched, such as --grid 8 --block 128 --arg x:float32:1024 --arg y:float32:1024:zeros --arg n=1024 "
-        f"--expect 'y = 2 * x'; or write these options into a comment '// explain{name}: --grid …' of the file, or into "
-        f"{_beside(kernel.path).name}"
+def _check_described(kernel: AnyKernel, text: str, options: LaunchOptions) -> None:
+    """Raises KernelFileError, with a command to begin with, if neither grid nor arguments are given, or if the kernel has
+    another number of parameters."""
+    every = signatures(text)
+    base = (kernel.kernel or "").partition("<")[0]
+    found = [s for s in every if not base or base in (s.name, s.name.rpartition("::")[2])]
+    if options.grid is None and not options.args:
+        wrong = f"no kernel {base} is seen in it" if every and not found else "say how the kernel is launched"
+        raise KernelFileError(f"{kernel.path}: {wrong}. {_example(kernel, found or every)}")
+    if len(found) == 1 and found[0].is_certain and not is_ptx(text):
+        wanted, given = len(found[0].parameters), len(options.args)
+        if wanted != given:
+            wrong = f"{found[0].name} takes {wanted} argument{'s' * (wanted != 1)}, got {given}"
+            raise KernelFileError(f"{kernel.path}: {wrong}. {_example(kernel, found)}")
+
+
+def _example(kernel: AnyKernel, found: Sequence[Signature]) -> str:
+    """The signatures of kernels, a command that launches the first, and what else can be given."""
+    if not found:
+        return "Give --grid, --block, and an --arg for each parameter, such as x:float32:1024 for an array, or n=1024"
+    several = len(found) > 1
+    listed = "\n".join(f"    {signature}" for signature in found)
+    of_kernel = kernel.kernel if kernel.kernel and not several else None
+    command = found[0].command(kernel.path, of_kernel)
+    unknown_sizes = " BYTES stands for the size of a type that is not known here." if BYTES in command else ""
+    begin = (
+        f"Begin with this command{' for the first' * several}, and change its sizes and values to yours.{unknown_sizes}"
+    )
+    comment = f"into a comment '// explain: --grid …' of {kernel.path.name}, or into {_beside(kernel.path).name}"
+    more = f"Add --expect 'NAME = EXPRESSION' to have an array compared. You can also write the options {comment}."
+    what = "Its kernels are" if several else "The kernel is"
+    return "\n\n".join(
+        [what, listed, textwrap.fill(begin, 78), textwrap.indent(command, "    "), textwrap.fill(more, 78)]
     )
 
 
@@ -170,18 +217,20 @@ def explain_files(
     finished: Callable[[Explanation], None] = lambda explanation: None,
     progress: Callable[[str], AbstractContextManager[Progress]],
 ) -> list[Explanation]:
-    """An explanation for each kernel of a request, as ``run_explanations`` makes them of products."""
+    """An explanation for each kernel of a request. ``run_explanations`` does the same for matrix products."""
     if request.seed < 0:
         raise UsageError(f"seed must not be negative, got {request.seed}")
     explanations = []
-    for name in request.kernels:
-        named = named_kernel(name)
+    each_named = [(name, named_kernel(name)) for name in request.kernels]
+    files = file_names([named[0] for _, named in each_named if named])
+    for name, named in each_named:
         if named is None:
-            raise UsageError(f"{name}: explain it without the others, for it is no file of CUDA or PTX")
+            raise UsageError(f"{name}: explain it without the others, because it is not a file of CUDA C++ or PTX")
         kernel = AnyKernel(*named, options, launch_file, request.include, request.defines)
         with progress(name) as blocks:
             how: dict[str, Any] = {"gpu": request.gpu, "whole": request.whole, "seed": request.seed}
-            explanations.append(explain_any(kernel, max_steps=request.max_steps, progress=blocks, **how))
+            explanation = explain_any(kernel, max_steps=request.max_steps, progress=blocks, **how)
+        explanations.append(dataclasses.replace(explanation, file=files[kernel.path]))
         finished(explanations[-1])
     return explanations
 

@@ -1,8 +1,8 @@
-"""The launch that is explained: kernel, size and card, checked and compiled; its operands, and whether its result is right.
+"""Checks and compiles the launch that is explained, makes its operands, and verifies its result.
 
-All that ``explain`` refuses is refused here, before anything runs. The result is checked at the size of the launch, and at
-an odd one: the size that is explained, often a square of 64, may be a multiple of every tile. There a kernel without guards
-is right, and so is one that confuses m, n and k.
+Whatever ``explain`` refuses is refused here, before a kernel runs. The result is verified at the size that is explained and
+at an odd size. The size that is explained is often 64×64×64, a multiple of every tile. At that size the result is right even
+if the kernel has no guards at the edges, or confuses m, n and k.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from ..verify.verify import NOTHING_WRITTEN, Check, Oracle
 
 # ---- kernel, size and card -------------------------------------------------------------------------------------------
 
-#: Up to this m·n·k every block runs; of larger products a sample of the blocks. 512³ takes some seconds.
+#: Up to this m·n·k every block is run. Of a larger product a sample of the blocks is run. 512³ takes some seconds.
 WHOLE = 512**3
-#: The parameters that a kernel must have; an operand in ``boxes`` is a tensor map instead.
+#: The parameters that a kernel must have. For an operand in the header's ``boxes`` the parameter is a tensor map.
 SIGNATURE = "(const T* a, const T* b, T* c, int m, int n, int k)"
 _MAP = "const __grid_constant__ TensorMap"
 
 
 @dataclass(frozen=True)
 class CheckedLaunch:
-    """A kernel compiled for a card, and a launch of it, both checked.
+    """A compiled kernel and its launch on a GPU, both checked.
 
-    ``compiler_options``: ``include`` and ``defines``, if they were given.
+    ``compiler_options`` has ``include`` and ``defines``, if they were given.
     """
 
     kernel: CudaKernel
@@ -89,7 +89,7 @@ def check_launch(
     include: Sequence[str | Path] = (),
     defines: Mapping[str, object] | None = None,
 ) -> CheckedLaunch:
-    """Check and compile all that ``explain`` needs before it runs a kernel. Raises what ``explain`` raises."""
+    """Check the arguments of ``explain`` and compile the kernel. Raises what ``explain`` raises."""
     chosen = kernel.checked(params or {})
     card = find_gpu(gpu)
     sampled = m * n * k > WHOLE if whole is None else not whole
@@ -133,13 +133,14 @@ def _check_signature(kernel: CudaKernel, function: Function) -> None:
             signature = re.sub(rf"(const )?T\* {name}\b", f"{_MAP} {name}", signature)
         raise UsageError(
             f"{kernel.path}: {kernel.entry} must take {signature}, takes {types} (in PTX); "
-            "a kernel that takes anything else runs in Python's tilewright.microscope"
+            f"explain a kernel with other parameters as {kernel.path.name}::{kernel.entry} with --grid, --block and --arg, "
+            "or in Python with tilewright.microscope"
         )
 
 
 def arch_for(kernel: CudaKernel, card: GpuModel) -> tuple[str, list[str]]:
-    """The architecture to compile for, and notes: the card's own, or the compiler's oldest if the card is older than
-    that."""
+    """The architecture to compile for, and notes about it: the GPU's own architecture, or the oldest that the compiler
+    knows if the GPU's is older."""
     known = architectures()
     if kernel.capability[-1] in "af" and card.arch == f"sm_{kernel.capability[:-1].replace('.', '')}":
         return f"{card.arch}{kernel.capability[-1]}", []
@@ -151,20 +152,21 @@ def arch_for(kernel: CudaKernel, card: GpuModel) -> tuple[str, list[str]]:
 
 # ---- the result, at two sizes ----------------------------------------------------------------------------------------
 
-#: Of these the first that a kernel takes. In the later ones rows are multiples of 16 bytes, as tensor maps need them: for
-#: elements of four bytes, of two, and of one.
+#: The sizes at which the result is verified again: the first of them that the kernel accepts. From the second on, rows are
+#: multiples of 16 bytes, which tensor maps require: for elements of four bytes, of two bytes, and of one byte.
 ODD_SIZES = (ODD_SIZE, (33, 36, 28), (33, 40, 24), (33, 48, 80))
-#: A run at such a size takes some thousand steps. It is stopped after so many, or twice those of the size that is explained.
+#: A run at an odd size takes some thousand steps. It is stopped after this number, or after twice the steps of the run at
+#: the size that is explained, whichever is larger.
 ODD_STEPS = 50_000
 
 
-#: What is known of an element that is NaN, where C began as NaN and nothing else was observed.
+#: The reason for an element that is NaN, if the findings do not tell which of the two is true.
 _NAN = "was never written (C starts as NaN), or is not a number"
 
 
 @dataclass
 class Result:
-    """``verified``: plain JSON values. ``findings``: those at both sizes."""
+    """Whether a kernel's result is right (``verified``, in values for JSON), and the findings and notes at both sizes."""
 
     verified: dict[str, Any]
     findings: list[Finding]
@@ -175,7 +177,8 @@ class Result:
 
 
 def operands(kernel: CudaKernel, m: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random A and B, and a C of NaN, so that unwritten elements are found; in the dtype of storage (see ``formats``)."""
+    """Random A and B, and a C filled with NaN, which shows unwritten elements. All have the dtype in which the kernel's
+    format is stored (``lab.inputs.formats``)."""
     form = format_of(kernel.dtypes[0], kernel.precision)
     rng = np.random.default_rng(seed)
     numbers = [rng.random(shape, form.working) for shape in ((m, k), (k, n))]
@@ -187,8 +190,8 @@ def operands(kernel: CudaKernel, m: int, n: int, k: int, seed: int) -> tuple[np.
 
 
 def in_boxes(kernel: CudaKernel, arguments: Sequence[Any]) -> list[Any]:
-    """The arguments of a launch as the microscope takes them: those that are ``Mapped`` as tensor maps, with swizzles of 128
-    bytes."""
+    """The arguments of a launch as the microscope takes them. Each ``Mapped`` argument becomes a tensor map with a swizzle
+    of 128 bytes."""
     kind = {"bfloat16": "bf16"}.get(kernel.dtypes[0])
     return [
         TensorMap(np.asarray(each.memory)[None], (1, *each.operand.box), data_type=kind, swizzle=128)
@@ -199,7 +202,8 @@ def in_boxes(kernel: CudaKernel, arguments: Sequence[Any]) -> list[Any]:
 
 
 def verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, c: np.ndarray, *, sampled: bool = False) -> Check:
-    """Whether ``c`` is the product, within the bound of the kernel's format. ``sampled`` checks only written elements."""
+    """Whether ``c`` is the product of ``a`` and ``b``, within the error bound of the kernel's format. With ``sampled`` only
+    the elements that were written are checked."""
     form = format_of(kernel.dtypes[0], kernel.precision)
     oracle = Oracle(form.values(a), form.values(b))
     own = None if form == FORMATS.get(form.name) and form.rounding == 0 else form
@@ -213,9 +217,9 @@ def verified(kernel: CudaKernel, a: np.ndarray, b: np.ndarray, c: np.ndarray, *,
 def judged(
     p: CheckedLaunch, a: np.ndarray, b: np.ndarray, observed: Observation, *, seed: int, max_steps: int
 ) -> Result:
-    """Whether the kernel is right, with the findings of the run that was ``observed`` and of one at an odd size.
+    """Whether the kernel's result is right in the ``observed`` run and in a run at an odd size, with the findings of both.
 
-    ``ok`` is None where the limit of steps stopped the observed run, because its result is not complete.
+    ``ok`` is None if the observed run was stopped at the limit of steps, because its result is then not complete.
     """
     run, findings = observed.run, list(observed.findings)
     if any(f.kind == STEP_LIMIT for f in findings):

@@ -1,8 +1,8 @@
-"""Explains a kernel on the CPU: what is predicted, what was measured, and what the processor's counters say.
+"""Explains a kernel on the CPU: the predicted counts and time, the measured time, and the processor's counters.
 
-Counts are predicted by S3.1's model of the kernel's own tile and blocks (``cpu_counts``) and from the instructions of its
-inner loop, the time as by a plan. They are compared with a run that is verified and timed, and another one
-under the processor's counters (``cpu_events``), as far as the system allows these.
+The model of S3.1 predicts the counts from the kernel's tile and blocks (``cpu_counts``) and from the instructions of its
+inner loop. The time is predicted as a plan predicts it. Both are compared with measurements: one run is verified and timed,
+and another run is counted by the processor's counters (``cpu_events``), if the system allows access to them.
 """
 
 from __future__ import annotations
@@ -30,20 +30,24 @@ from .cpu_events import EventRow, System
 
 KIND = "explain cpu"
 SCHEMA = 1
-#: Samples of the time; fewer once they have taken SAMPLED_S. The least counts, because other processes use this machine.
+#: The number of time samples, and the seconds after which no more are taken. The shortest sample is used, because other
+#: processes can only lengthen a sample.
 SAMPLES, SAMPLED_S = 5, 2.0
-#: Bytes before and behind C that a kernel must leave alone, and their value.
+#: The number of bytes before C and behind C that a kernel must not change, and their value.
 MARGIN, UNTOUCHED = 1 << 16, 0xA5
 
 
 @dataclass(frozen=True)
 class CpuExplanation:
-    """Plain data for JSON. Bytes in ``traffic`` are what a level loads from the next one, for one product.
+    """An explanation of a kernel on the CPU, as plain data for JSON.
 
-    ``tile`` and ``block``: h, w and operations_per_access (S3.1), None where the kernel declares none. ``loop``: the
-    instructions of a turn of the inner loop. ``predicted``: seconds, bound, and the seconds of each roof; None for dtypes
-    without a measured peak. ``measured``: seconds (the least of samples_s). ``verified``: ok, reason, error_over_bound; of:
-    what was compared; at: the size at which it is wrong, if that is another one.
+    - ``tile`` and ``block`` have h, w and operations_per_access (S3.1). They are None if the kernel declares none.
+    - ``loop`` counts the instructions in one iteration of the inner loop.
+    - ``traffic`` has the bytes that each level of memory loads from the next one, for one product.
+    - ``predicted`` has seconds, bound, and the seconds of each roof. It is None for a dtype without a measured peak.
+    - ``measured`` has seconds, which is the least of samples_s.
+    - ``verified`` has ok, reason, error_over_bound, of (what was compared), and at (the size at which the result is wrong,
+      if it is not the size that is explained).
     """
 
     kernel: str
@@ -69,11 +73,11 @@ class CpuExplanation:
 
     @property
     def ratio(self) -> float | None:
-        """Predicted over measured time: above 1 the kernel is faster than predicted."""
+        """The predicted time over the measured time. Above 1, the kernel is faster than predicted."""
         return self.predicted["seconds"] / self.measured["seconds"] if self.predicted else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """The explanation as plain data for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -88,10 +92,10 @@ def explain_cpu(
     seed: int = 1,
     system: System | None = None,
 ) -> CpuExplanation:
-    """Explain ``kernel`` for C = A·B with random A (m, k) and B (k, n): predicted, timed, verified and counted.
+    """Explain ``kernel`` for C = A·B with a random A of shape (m, k) and a random B of shape (k, n).
 
-    ``system`` replaces the system calls of the counters. Raises UsageError for a product without elements, and what
-    ``runner`` raises.
+    ``system`` has the system calls of the counters, which a test replaces. Raises UsageError for a product without elements,
+    and what ``runner`` raises.
 
     >>> from tilewright.kernels.catalog import catalog
     >>> explain_cpu(catalog()["cpu/naive"], 16, 16, 16).verified["ok"]
@@ -136,7 +140,7 @@ def explain_cpu(
 def check_request(
     names: Iterable[str], size: str, dtype: str, threads: int, seed: int
 ) -> list[tuple[Kernel, int, int, int]]:
-    """Every named kernel with every size. Raises UsageError before any of them runs."""
+    """Each named kernel with each size. Raises UsageError, before any kernel runs, if one of the arguments is wrong."""
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is not known: one of {', '.join(DTYPES)}")
     if threads < 1:

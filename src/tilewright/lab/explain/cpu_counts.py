@@ -1,12 +1,14 @@
-"""What a kernel on the CPU is predicted to do, from its tile, its blocks and its inner loop.
+"""Predicts what a kernel on the CPU does, from its tile, its blocks and its inner loop.
 
-The rule is S3.1's: a block of C of w × h that stays in place over all of K reads wK + Kh elements and writes wh for 2whK
-operations: 2/(1/w + 1/h) operations an access. It holds for the tile in registers, which reads from the first-level cache,
-and for the blocks, which read from the last one (S1.7: 2n³/L + n² for blocks of L × L). Two more facts follow from the
-sizes: whether a sliver of B stays in L1 from tile to tile, and whether a panel of B stays in L2 from block to block.
+The rule is that of S3.1. A block of C of w columns and h rows that stays in place over all of K takes 2whK operations. It
+reads wK + Kh elements and writes wh elements. For a large K this is 2/(1/w + 1/h) operations for each access. The rule holds
+for the tile in registers, whose operands come from the first-level cache, and for the blocks, whose operands come from the
+last-level cache (S1.7: 2n³/L + n² accesses for blocks of L × L). The sizes also tell whether a sliver of B stays in L1 from
+one tile to the next, and whether a panel of B stays in L2 from one block to the next.
 
-Traffic is what is loaded, including lines of C before they are written; lines written back are not counted. It is a model:
-a cache holds all that fits, evicts nothing else, and prefetching loads nothing that is not needed.
+Traffic is the bytes that are loaded, including lines of C that are loaded before they are written. Lines that are written
+back are not counted. The model assumes that a cache holds everything that fits, and that prefetching loads nothing that is
+not needed.
 
 The inner loop is found in the machine code of the compiled kernel, and its instructions are counted.
 """
@@ -30,20 +32,20 @@ from ...product.problem import Problem
 
 # ---- tile and blocks -------------------------------------------------------------------------------------------------
 
-#: Bytes of an element of these dtypes as it is packed and multiplied.
+#: The bytes of a packed element, for dtypes that are packed as a wider one.
 _PACKED_BYTES = {"int8": 2, "uint8": 2, "float16": 4, "bfloat16": 4}
 
 
 @dataclass(frozen=True)
 class Side:
-    """A block of C, h rows × w columns, that stays in place over all of K."""
+    """A block of C of h rows and w columns that stays in place over all of K."""
 
     h: int
     w: int
 
     @property
     def operations_per_access(self) -> float:
-        """S3.1.
+        """The operations for each access to memory, for a large K (S3.1).
 
         >>> round(Side(6, 64).operations_per_access, 2)
         10.97
@@ -53,11 +55,13 @@ class Side:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a kernel that packs cuts one product, counted in real numbers as they are packed, of ``size`` bytes.
+    """How a kernel that packs its operands divides one product. The unit is a packed real number of ``size`` bytes.
 
-    ``rows`` are what the ``tiles`` of a column of C compute together, and ``vectors`` what the ``slivers`` of a row of C do:
-    more than C has where edges are padded. K is cut into ``deep`` phases. A is packed ``a_passes`` times and B ``b_passes``
-    times; each sliver of B is multiplied with ``bands`` blocks of A.
+    - ``rows`` are the rows that the ``tiles`` along a column of C compute together; ``vectors`` are the vectors that the
+      ``slivers`` along a row of C compute. Both are more than C has if its edges are padded.
+    - K is divided into ``deep`` phases.
+    - A is packed ``a_passes`` times, and B ``b_passes`` times.
+    - Each sliver of B is multiplied with ``bands`` blocks of A.
     """
 
     k: int
@@ -76,26 +80,26 @@ class Tiling:
 
     @property
     def multiplies(self) -> int:
-        """Vector multiply-adds."""
+        """The number of vector multiply-adds."""
         return self.rows * self.vectors * self.k
 
     @property
     def loads(self) -> int:
-        """Loads into registers: in each step of k a tile loads an element of each row of A and its vectors of B. C is loaded
-        from the second phase on."""
+        """The number of loads into registers. In each step of k a tile loads one element of each of its rows of A, and its
+        vectors of B. From the second phase on it also loads its part of C."""
         inner = self.k * (self.rows * self.slivers + self.tiles * self.vectors)
         return inner + self.rows * self.vectors * (self.deep - 1)
 
     @property
     def loaded_bytes(self) -> int:
-        """Bytes of all ``loads``."""
+        """The bytes of all ``loads``."""
         vector = self.lanes * self.size
         inner = self.k * (self.rows * self.slivers * self.size + self.tiles * self.vectors * vector)
         return inner + self.rows * self.vectors * vector * (self.deep - 1)
 
 
 def tiling(kernel: Kernel, problem: Problem, threads: int) -> Tiling | None:
-    """The cuts of a kernel with the usual five loops around a tile; None for one that declares no such blocks."""
+    """How a kernel with the usual five loops around a tile divides a product; None for a kernel without these blocks."""
     if not {"mr", "nv", "kc", "mc", "nc"} <= kernel.params.keys() or kernel.error_bound is not None:
         return None
     if not problem.m * problem.n * problem.k:
@@ -178,7 +182,7 @@ def _cuts_of_tiles(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
 
 
 def packed_bytes(dtype: str, kernel: Kernel | None = None) -> int:
-    """Bytes of a real number of ``dtype`` as it is multiplied, or of the word that holds a group of them.
+    """The bytes of a packed real number of ``dtype``, or of the word into which the kernel packs several elements.
 
     >>> packed_bytes("complex64"), packed_bytes("float16")
     (4, 4)
@@ -190,7 +194,8 @@ def packed_bytes(dtype: str, kernel: Kernel | None = None) -> int:
 
 
 def packed_steps(kernel: Kernel, problem: Problem) -> int:
-    """Steps of k as they are packed: a kernel with ``least_bits`` puts elements of so many bits, or more, into words."""
+    """The steps of k after packing. A kernel with ``least_bits`` packs several elements of k into one word, each with at
+    least this number of bits."""
     if not kernel.space or "least_bits" not in kernel.params:
         return problem.k
     bits = max(8 * problem.itemsize, kernel.params["least_bits"])
@@ -199,7 +204,7 @@ def packed_steps(kernel: Kernel, problem: Problem) -> int:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one level (``into``) loads from the next (``source``); None where the model does not say."""
+    """The bytes that one level of memory (``into``) loads from the next (``source``); None if the model does not tell."""
 
     into: str
     source: str
@@ -210,10 +215,10 @@ LEVELS = (("registers", "L1"), ("L1", "L2"), ("L2", "L3"), ("L3", "memory"))
 
 
 def traffic(kernel: Kernel, problem: Problem, threads: int, here: Machine) -> list[Traffic]:
-    """What each level loads from the next, for operands that have just been used.
+    """The bytes that each level of memory loads from the next, for operands that were used just before.
 
-    For a kernel that only has blocks of C (``rows`` × ``block``) it is S1.7's count; for one without blocks, the least that
-    any kernel needs.
+    For a kernel that has only blocks of C (``rows`` × ``block``) this is the count of S1.7. For a kernel without blocks it
+    is the least that any kernel loads.
     """
     cut = tiling(kernel, problem, threads)
     if cut is not None:
@@ -230,7 +235,8 @@ def traffic(kernel: Kernel, problem: Problem, threads: int, here: Machine) -> li
 
 
 def block_of(kernel: Kernel, problem: Problem) -> Side | None:
-    """The block of C of a kernel without tiles in registers (S1.7), no larger than C; None if it declares none."""
+    """The block of C of a kernel that has no tile in registers (S1.7), at most as large as C; None if the kernel declares no
+    block."""
     p = kernel.params
     if not {"rows", "block"} <= p.keys() or not problem.m * problem.n:
         return None
@@ -238,7 +244,7 @@ def block_of(kernel: Kernel, problem: Problem) -> Side | None:
 
 
 def declared_tile(kernel: Kernel, problem: Problem) -> Side | None:
-    """The tile of C in registers, in real numbers; None if the kernel declares none."""
+    """The kernel's tile of C in registers, in real numbers; None if the kernel declares none."""
     p = kernel.params
     if not {"mr", "nv", "vector_bits"} <= p.keys():
         return None
@@ -271,13 +277,13 @@ def _packed_traffic(cut: Tiling, problem: Problem, here: Machine) -> list[int | 
 
 
 def operations(problem: Problem) -> int:
-    """Real operations: a complex multiply-add takes four real ones."""
+    """The number of real operations of a product; a complex multiply-add counts as four real ones."""
     return problem.flops * (4 if problem.dtype.startswith("complex") else 1)
 
 
 def vector_multiplies(kernel: Kernel, problem: Problem, threads: int) -> int | None:
-    """Vector multiply-adds; None for a kernel without a tile. For one with a tile but no blocks, padded edges are not
-    counted."""
+    """The number of vector multiply-adds; None for a kernel without a tile. If the kernel has a tile but no blocks, padded
+    edges are not counted."""
     if kernel.error_bound is not None:
         return None
     cut = tiling(kernel, problem, threads)
@@ -290,7 +296,7 @@ def vector_multiplies(kernel: Kernel, problem: Problem, threads: int) -> int | N
 
 # ---- the inner loop --------------------------------------------------------------------------------------------------
 
-#: A multiplication: fused with an addition, or of integers, which are not always fused; x86-64 and AArch64.
+#: A multiplication in assembly code of x86-64 or AArch64: fused with an addition, or of integers, where it may not be fused.
 _MULTIPLY = re.compile(r"v?fn?m(add|sub)|v?pmul[lh]|v?pmadd|v?pdp|v?mul[sp][sdh]\b|fm(la|ls|ul)\b|fmadd|ml[as]\b|mul\b")
 _PREFETCH = re.compile(r"prefetch|prfm")
 _LABEL = re.compile(r"(\.?L\w+):")
@@ -300,8 +306,8 @@ _LOAD_OF_ARM = re.compile(r"ld(r|p|ur|1)")
 
 @dataclass(frozen=True)
 class InnerLoop:
-    """One turn of the loop: ``multiplies`` are vector (or scalar) multiply-adds; ``loads`` read memory, without
-    prefetches."""
+    """The instructions in one iteration of the inner loop. ``multiplies`` are vector or scalar multiply-adds. ``loads`` do
+    not include prefetches."""
 
     multiplies: int
     loads: int
@@ -310,14 +316,14 @@ class InnerLoop:
 
     @property
     def reads(self) -> int:
-        """Loads as a processor's counter counts them: prefetches are included."""
+        """The loads that a processor's counter counts, which includes prefetches."""
         return self.loads + self.prefetches
 
 
 def inner_loop(kernel: Kernel, dtype: str) -> InnerLoop | None:
-    """The inner loop of a kernel compiled for ``dtype``; None for a kernel that is not compiled, or without a straight loop.
+    """The inner loop of a kernel for ``dtype``; None if the kernel is not compiled, or has no loop without branches.
 
-    The kernel is compiled anew, which takes some seconds.
+    The kernel is compiled again for this, which takes some seconds.
     """
     if not kernel.compiled or kernel.over is not None:
         return None
@@ -327,7 +333,8 @@ def inner_loop(kernel: Kernel, dtype: str) -> InnerLoop | None:
 
 
 def read_loop(assembly: str) -> InnerLoop | None:
-    """The loop with the most multiplications; on a tie the shortest: longer ones contain occasional extra work.
+    """The loop in assembly code that has the most multiplications. On a tie it is the shortest loop, because longer ones
+    contain occasional extra work.
 
     >>> read_loop("L1:\\n vmovups (%rax), %ymm1\\n vfmadd231ps %ymm1, %ymm2, %ymm0\\n addq $32, %rax\\n jne L1")
     InnerLoop(multiplies=1, loads=1, prefetches=0, instructions=4)

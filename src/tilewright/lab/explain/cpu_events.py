@@ -1,16 +1,17 @@
 """Reads the processor's hardware counters while a product runs, and pairs them with the counts that the model predicts.
 
-Used by ``explain.cpu``.
+``explain.cpu`` uses this module.
 
-The counters are those of Linux's ``perf_event_open``, on every thread of this process. The command ``perf`` counts a whole
-process, in which imports and compilation take a thousand times as long as a product. Here counters run only while a job
-runs, and only in user mode, which ``perf_event_paranoid`` 2 still allows. Each thread that exists when the job begins has
-its own counters, which include threads that it starts later; so warm up first. If there are more events than the processor
-has counters, Linux schedules them alternately, and each count is scaled to the whole time.
+The counters are those of Linux's ``perf_event_open``, for every thread of this process. The command ``perf`` would count a
+whole process, in which imports and compilation take a thousand times as long as a product. Here the counters run only while
+the product runs, and only in user mode, which a ``perf_event_paranoid`` of 2 still allows. Each thread that exists at the
+start of the product has its own counters. They include threads that this thread starts later, so run one product before.
+If there are more events than the processor has counters, Linux counts them alternately, and each count is scaled to the
+whole time.
 
-A missing counter is no error: on a virtual machine most are missing. Its result is None, with the reason. Linux's event
-cache-references counts reads of the last-level cache on Intel's processors, and of the second level on AMD's, whose
-last-level counters cannot be read for one program.
+A missing counter is not an error: on a virtual machine most counters are missing. The count is then None, with the reason.
+Linux's event cache-references counts reads of the last-level cache on Intel's processors. On AMD's processors it counts
+reads of the second-level cache, because their last-level counters cannot be read for a single program.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _CLOSE_ON_EXEC = 8
 
 @dataclass(frozen=True)
 class PerfEvent:
-    """An event to count; ``each`` is the amount by which one event raises the counter, such as 32 operations."""
+    """An event to count. ``each`` is the amount by which one event increases the counter, such as 32 operations."""
 
     name: str
     kind: int
@@ -63,13 +64,14 @@ class PerfEvent:
 
 
 def cache_event(name: str, cache: int, *, misses: bool = False) -> PerfEvent:
-    """Reads of a cache (0 is the first level's for data, 2 the last level), or only those that miss."""
+    """The event for reads of a cache, or for reads that miss. ``cache`` 0 is the first-level data cache, 2 the last
+    level."""
     return PerfEvent(name, CACHE, cache | misses << 16)
 
 
 @dataclass(frozen=True)
 class EventCount:
-    """One event: its count, and the share of the time in which it had a counter; or None, and the reason."""
+    """The count of one event, and the fraction of the time in which a counter counted it; or None, and the reason."""
 
     event: PerfEvent
     value: float | None
@@ -78,26 +80,26 @@ class EventCount:
 
 
 class System(Protocol):
-    """The system calls, so that a test can replace them. All raise OSError."""
+    """The system calls of the counters, in a class that a test can replace. All of them raise OSError."""
 
     def threads(self) -> list[int]:
-        """The threads of this process."""
+        """The numbers of the threads of this process."""
 
     def open(self, event: PerfEvent, thread: int) -> int:
-        """Open a counter, which does not run yet."""
+        """Open a counter for a thread; it does not count before it is switched on."""
 
     def switch(self, counter: int, *, on: bool) -> None:
         """Start or stop a counter."""
 
     def read(self, counter: int) -> tuple[int, int, int]:
-        """The count, the time in ns for which it was enabled, and for which it ran."""
+        """The count, the time in ns for which the counter was switched on, and the time for which it counted."""
 
     def close(self, counter: int) -> None:
         """Close a counter."""
 
 
 class Linux:
-    """The system calls of Linux. Raises OSError with ENOSYS on other systems."""
+    """The system calls of Linux. The constructor raises OSError with ENOSYS on other systems."""
 
     def __init__(self) -> None:
         if sys.platform != "linux":
@@ -139,7 +141,7 @@ class Linux:
 def count_events(
     job: Callable[[], None], events: Iterable[PerfEvent], system: System | None = None
 ) -> list[EventCount]:
-    """Run ``job`` once. Returns the counts on all threads together, event by event in the order given.
+    """Run ``job`` once, and return the count of each event, in the order given, summed over all threads.
 
     >>> found = count_events(lambda: None, [PerfEvent("page-faults", SOFTWARE, 2)])[0]
     >>> found.value is not None or bool(found.reason)
@@ -203,7 +205,7 @@ def _sum(event: PerfEvent, counters: list[int], system: System) -> EventCount:
 
 
 def reason_of(error: OSError) -> str:
-    """Why there is no such counter, as text, with the name of the error."""
+    """The reason why a counter could not be opened, with the name of the error."""
     name = errno.errorcode.get(error.errno or 0, str(error.errno))
     reasons = {
         errno.ENOENT: "the processor has no such counter"
@@ -235,12 +237,12 @@ def _paranoid() -> str:
 
 # ---- quantities of a product -----------------------------------------------------------------------------------------
 
-#: Counters run for at least this many seconds, because events may have to share counters.
+#: The least seconds for which the counters run, because events may have to share counters.
 COUNTED_S = 0.4
-#: Bytes of a cache line, where the machine does not report them.
+#: The bytes of a cache line, if the machine does not report them.
 _LINE = 64
 
-#: The quantities in the order of the table, with their units.
+#: The quantities, in the order of the table, and their units.
 UNITS = {
     "multiply-adds": "",
     "instructions": "",
@@ -256,11 +258,11 @@ UNITS = {
 
 @dataclass(frozen=True)
 class EventRow:
-    """A quantity of one product: predicted by the model (``expected``, a name that records have), and ``counted`` by the
-    processor; None is not known.
+    """A quantity of one product: the count that the model predicts (``expected``, its name in records), and the count of the
+    processor (``counted``). A count that is not known is None.
 
-    ``share`` is the part of the time in which the counter ran, from which the count is scaled; ``reason`` says why there is
-    no count.
+    ``share`` is the fraction of the time in which the counter counted; the count is scaled to the whole time. ``reason``
+    says why there is no count.
     """
 
     what: str
@@ -273,17 +275,17 @@ class EventRow:
 
     @property
     def ratio(self) -> float | None:
-        """Counted over predicted."""
+        """The count of the processor over the predicted count."""
         return self.counted / self.expected if self.counted is not None and self.expected else None
 
 
 def predicted_counts(
     kernel: Kernel, problem: Problem, threads: int, loop: InnerLoop | None, prediction: Prediction | None, here: Machine
 ) -> dict[str, float]:
-    """The quantities that the model predicts.
+    """The counts that the model predicts, by quantity.
 
-    Instructions and loads are those of the inner loop times its number of iterations; without a known loop, loads are
-    estimated from the tile.
+    Instructions and loads are those of one iteration of the inner loop, times the number of iterations. If the loop is not
+    known, the loads are estimated from the tile.
     """
     known: dict[str, float | None] = {"page faults": 0}
     multiplies = cpu_counts.vector_multiplies(kernel, problem, threads)
@@ -308,7 +310,8 @@ def event_rows(
     events: list[tuple[str, PerfEvent]],
     system: System | None = None,
 ) -> list[EventRow]:
-    """A row for each event, and for each quantity without an event; ``job`` takes about ``seconds``, and is repeated."""
+    """A row for each event, and for each predicted quantity that no event measures. ``job`` is run several times; one run
+    takes about ``seconds``."""
     times = max(1, math.ceil(COUNTED_S / max(seconds, 1e-7)))
 
     def repeated() -> None:

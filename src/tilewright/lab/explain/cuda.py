@@ -1,9 +1,10 @@
-"""Explains CUDA kernels at sizes on a GPU, without that GPU: formulas compared with counts, occupancy, bounds.
+"""Explains CUDA kernels that multiply matrices, for a GPU that this machine need not have.
 
-``run_explanations`` is one call of ``tilewright explain``: options → kernels and sizes → explanations.
+An explanation compares counts with formulas, and has the occupancy and the bounds. A bound is the least time in which one
+resource of the GPU can do its work for the product. For a pipelined kernel a time is predicted from what each block does, as
+the microscope counted it.
 
-A bound is the least time in which one resource of the card can do its work for the product. The predicted time of a
-pipeline follows from what each block of the launch does, as the microscope counted it.
+``run_explanations`` makes all explanations of one call of ``tilewright explain``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,11 +57,12 @@ def explain(
     max_steps: int = MAX_STEPS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Explanation:
-    """Explain ``kernel`` for C[m×n] = A[m×k]·B[k×n] on ``gpu``, counted by the microscope on random operands.
+    """Explain ``kernel`` for C[m×n] = A[m×k]·B[k×n] on ``gpu``. The microscope runs it on random operands and counts.
 
-    ``params`` are those that differ from the defaults. ``whole`` runs every block; None does so up to m·n·k = 512³, and runs
-    a sample of larger launches. A run is stopped after ``max_steps`` steps. Raises UsageError for an unknown GPU, and for
-    parameters, sizes or a signature that are not allowed; and what the compiler and the microscope raise.
+    ``params`` are the parameters that differ from their defaults. ``whole`` runs every block. If it is None, every block is
+    run up to m·n·k = 512³, and a sample of the blocks of a larger launch. A run is stopped after ``max_steps`` steps. Raises
+    UsageError for an unknown GPU, for parameters or sizes that are not allowed, and for a kernel with another signature;
+    and what the compiler and the microscope raise.
     """
     prepared = check_launch(kernel, m, n, k, gpu=gpu, params=params, whole=whole)
     return explain_launch(prepared, seed=seed, max_steps=max_steps, progress=progress)
@@ -69,7 +71,7 @@ def explain(
 def explain_launch(
     p: CheckedLaunch, *, seed: int = 1, max_steps: int = MAX_STEPS, progress: Callable[[int, int], None] | None = None
 ) -> Explanation:
-    """``explain`` for a kernel that ``check_launch`` has checked and compiled."""
+    """Explain a launch that ``check_launch`` has checked and compiled, as ``explain`` does."""
     kernel, size = p.kernel, (p.m, p.n, p.k)
     a, b, c = operands(kernel, *size, seed)
     args = in_boxes(kernel, p.plain.arguments((a, b, c)))
@@ -84,7 +86,7 @@ def explain_launch(
     timed = observed.run.complete and result.verified["ok"] is not False and resident.blocks
 
     def rerun(text: str, macros: Mapping[str, str]) -> Observation:
-        """The same launch with another source."""
+        """Run the same launch with another source."""
         options = p.compiler_options | {"defines": p.compiler_options.get("defines", {}) | macros}
         other = check_launch(
             dataclasses.replace(kernel, source=text),
@@ -146,7 +148,7 @@ def explain_launch(
 def observed_of(
     p: CheckedLaunch, args: Sequence[Any], max_steps: int, progress: Callable[[int, int], None] | None = None
 ) -> Observation:
-    """What the microscope sees of a launch with these arguments."""
+    """What the microscope observes when it runs a launch with these arguments."""
     most = (machine().memory_total or 2 * MAX_BYTES) // 2
     options = RunOptions(p.launch.shared_bytes, [p.plain.result], None, max_steps, most, progress, outputs_empty=True)
     source = KernelSource(p.kernel.source, str(p.kernel.path), p.compiled)
@@ -162,13 +164,13 @@ def _predicted(p: CheckedLaunch, observed: Observation, args: Sequence[Any]) -> 
 
 
 def occupancy_of(compiled: Compiled, entry: str, launch: Launch, card: GpuModel) -> Occupancy:
-    """How many blocks of a compiled kernel a multiprocessor of the card holds."""
+    """The occupancy of a launch: the number of blocks of a compiled kernel that a multiprocessor of the GPU holds."""
     needs = compiled.resources[entry]
     return occupancy(card, launch.threads, needs.registers, needs.shared_bytes + launch.shared_bytes)
 
 
 def card_facts(card: GpuModel, peak: float | None) -> dict[str, Any]:
-    """What a record says of a card, with its rate of arithmetic in GFLOPS."""
+    """The facts about a GPU that a record contains. ``peak`` is its rate of arithmetic in GFLOPS."""
     major, minor = card.compute_capability
     return {
         "name": card.name,
@@ -182,7 +184,8 @@ def card_facts(card: GpuModel, peak: float | None) -> dict[str, Any]:
 
 
 def occupancy_facts(card: GpuModel, resident: Occupancy) -> dict[str, Any]:
-    """What a record says of the occupancy of a launch, and how it depends on registers and shared memory."""
+    """The facts about the occupancy of a launch that a record contains, with its dependence on registers and shared
+    memory."""
     limits = card.limits
     by_registers = [
         (count, occupancy(card, resident.threads, count, resident.shared).warps)
@@ -224,7 +227,7 @@ def _defects(kernel: CudaKernel, findings: Sequence[Finding]) -> list[Defect]:
 
 
 def stopped_notes(observed: Observation) -> list[str]:
-    """Where the run was when it reached its limit of steps; empty if it did not."""
+    """The places at which a run was stopped at its limit of steps; empty if it was not stopped."""
     return [f"line {f.line}: {f.text}" if f.line else f.text for f in observed.findings if f.kind == STEP_LIMIT]
 
 
@@ -263,12 +266,12 @@ _SPACES = {"load": ("ld", "cp.async"), "store": ("st",)}
 def formulas_of(
     kernel: CudaKernel, m: int, n: int, k: int, params: Mapping[str, int], accesses: Sequence[Access]
 ) -> list[Formula]:
-    """The formulas of a kernel at m×n×k with these parameters, each with its value and the count of a run."""
+    """The formulas of a kernel for a product of m×n×k, each with its value and the count of a run."""
     return [*_of_header(kernel, m, n, k, params, accesses), *_s3_1(kernel, m, n, k, params, accesses)]
 
 
 def counted_value(accesses: Sequence[Access], name: str) -> int:
-    """What the microscope counted for the name of a formula, such as ``global_load_sectors``.
+    """The microscope's count for a formula, which is named after what it counts, such as ``global_load_sectors``.
 
     >>> counted_value([Access(7, "global", "ld", 4, requests=2, bytes=256, sectors=8)], "global_load_sectors")
     8
@@ -305,7 +308,8 @@ def _s3_1(
 
 
 def operations_per_access(w: float, h: float, k: float | None = None) -> float:
-    """S3.1: operations for each access of a block of C of w × h: 2whk/(wh + wk + kh); for large k, 2/(1/w + 1/h).
+    """The operations for each element that a block of C of w × h accesses (S3.1): 2whk/(wh + wk + kh), and for a large k
+    2/(1/w + 1/h), which is returned if k is None.
 
     >>> operations_per_access(16, 64), round(operations_per_access(16, 64, 1024), 2)
     (25.6, 25.28)
@@ -329,17 +333,19 @@ def operations_per_access(w: float, h: float, k: float | None = None) -> float:
 # than one.
 
 
-#: The exponent p of the sum (Σ tᵖ)^(1/p) of the units' times: with 1 they add up, with infinity only the longest counts. Of
-#: the integers, 4 is nearest to the times of the asynchronous kernels of the tests; all other figures are rates of the card.
+#: The exponent p in (Σ tᵖ)^(1/p), which combines the times t of the units. With p = 1 the times add up; with p = ∞ only the
+#: longest counts. Of the integers, 4 is nearest to the measured times of the asynchronous kernels in the tests. All other
+#: figures of the model are rates of the GPU.
 EXPONENT = 4
-#: Units are named beside the one that limits if their own time is at least this share of its time.
+#: A unit is named, in addition to the slowest one, if its time is at least this fraction of the slowest unit's time.
 _NAMED = 0.6
 
 
 def predicted_time(work: PipelineWork, card: GpuModel) -> list[TimePart]:
-    """The parts of the time of a launch that follows others of the same kernel, so that operands that fit are in L2.
+    """The parts of the predicted time of a launch. The model assumes that the kernel ran just before, so that operands that
+    fit in the L2 cache are there.
 
-    Empty where the rates of the card were not measured, or a block does not fit.
+    The list is empty if the rates of the GPU were not measured, or if a block does not fit on a multiprocessor.
     """
     most = occupancy(card, work.threads, work.registers, work.shared_bytes).blocks
     if card.rates is None or not most or not work.blocks:
@@ -473,15 +479,15 @@ def _steady_words(times: dict[str, float]) -> str:
 
 # ---- bounds of time --------------------------------------------------------------------------------------------------
 
-#: A turn of L1 moves this many sectors of global memory: 128 bytes.
+#: The sectors of global memory that L1 moves in one cycle (a turn): 128 bytes.
 SECTORS_A_TURN = 4
-#: The compute capability on which the rules of sectors and banks were measured.
+#: The compute capability of the GPU on which the rules of sectors and banks were measured.
 MEASURED = (9, 0)
 
 
 @dataclass(frozen=True)
 class LeastWork:
-    """What any kernel must do for a product: operations, and the bytes of its operands, each moved once."""
+    """The least work of any kernel for a product: the operations, and the bytes of the operands, each moved once."""
 
     operations: int
     bytes: int
@@ -489,14 +495,15 @@ class LeastWork:
 
 @dataclass(frozen=True)
 class ArithmeticUnit:
-    """The unit that a kernel computes with: its name, and its rate in GFLOPS, None where the table has none."""
+    """The unit with which a kernel computes: its name, and its rate in GFLOPS, or None if the rate is not known."""
 
     name: str
     gflops: float | None
 
 
 def arithmetic_unit(card: GpuModel, dtype: str, precision: str, *, matrix: bool) -> ArithmeticUnit:
-    """The unit for operands of ``dtype``; ``matrix``: the kernel has matrix instructions, on the format of ``precision``.
+    """The unit that computes with operands of ``dtype``. ``matrix`` says that the kernel has matrix instructions, whose
+    format is that of ``precision``.
 
     >>> from tilewright.simulator.gpus import find_gpu
     >>> arithmetic_unit(find_gpu("A100"), "float32", "tf32", matrix=True)
@@ -516,14 +523,16 @@ def arithmetic_unit(card: GpuModel, dtype: str, precision: str, *, matrix: bool)
 def time_bounds(
     card: GpuModel, peak: float | None, work: LeastWork, blocks: int, accesses: Sequence[Access], tensor_cycles: int = 0
 ) -> list[Bound]:
-    """The least times of arithmetic, of the memories and of the multiprocessors' memory pipe.
+    """The least time that each resource needs: arithmetic, the memories, and the memory pipes of the multiprocessors.
 
-    Device memory must move each operand once. The pipe of a multiprocessor (L1 and shared memory) takes a turn a cycle:
-    four sectors of global memory, or a wavefront of shared memory. Fewer blocks than multiprocessors leave some idle.
-    A kernel with ``wgmma`` also has a bound by its tensor cores: the cycles that its instructions keep them busy, which
-    depend on their type. One whose data the copy engine moves past L1 has a bound by the L2 cache, where its rate was
-    measured: by the bytes that arrive, so that those of a multicast count at each block that gets them. Latency is not
-    modelled, so all bounds are optimistic.
+    - Device memory must move each operand once.
+    - The memory pipe of a multiprocessor (L1 and shared memory) moves four sectors of global memory, or one wavefront of
+      shared memory, in each cycle. If there are fewer blocks than multiprocessors, some multiprocessors are idle.
+    - A kernel with ``wgmma`` also has a bound by the tensor cores: the cycles for which its instructions keep them busy.
+    - If the copy engine moves data past L1, and the rate of the L2 cache was measured, there is a bound by the L2 cache. It
+      counts the bytes that arrive: those of a multicast count at each block that receives them.
+
+    The model has no latency. So a launch takes longer than any of the bounds.
     """
     limits = []
     busy = min(blocks, card.sms)
@@ -544,10 +553,11 @@ def time_bounds(
 
 
 def turns_of(access: Access) -> int:
-    """Turns of a multiprocessor's memory pipe: the wavefronts of shared memory, or four sectors of global memory each.
+    """The cycles (turns) that an access takes in a multiprocessor's memory pipe: one for each wavefront of shared memory; of
+    global memory one for each four sectors, and at least one for each request.
 
-    What the copy engine writes to shared memory takes none that others could use: a ring with copies and ``wgmma`` was
-    measured at 12 % less than the sum of the wavefronts of both (``benchmarks/pipeline-rates-h200.jsonl``).
+    Writes of the copy engine to shared memory count as none. A kernel with both copies and ``wgmma`` was measured to take
+    12 % less time than the sum of the wavefronts of both (``benchmarks/pipeline-rates-h200.jsonl``).
     """
     if access.space == "shared":
         return access.wavefronts
@@ -555,8 +565,8 @@ def turns_of(access: Access) -> int:
 
 
 def unknown(card: GpuModel, unit: ArithmeticUnit) -> list[str]:
-    """Notes: the bounds that are missing because a rate is not known, and what is assumed of a card that was not
-    measured."""
+    """Notes on what is not known about a GPU: the rates without which a bound is missing, and the rules that are assumed
+    because they were not measured on this GPU."""
     missing = [
         ("arithmetic", f"rate for {unit.name}", unit.gflops),
         ("device memory", "bandwidth", card.bandwidth_gbs),
@@ -575,55 +585,57 @@ def unknown(card: GpuModel, unit: ArithmeticUnit) -> list[str]:
 
 # ---- what each block does --------------------------------------------------------------------------------------------
 
-#: The kinds of global accesses that read: by the copy engine, and by threads.
+#: The kinds of accesses that read global memory: those of the copy engine, and those of threads.
 _COPY, _LOADS = "tma load", ("ld", "cp.async")
-#: The L2 cache takes stores in pieces of this many bytes: a store of half a piece takes as long as one of a whole piece.
+#: The unit of stores to the L2 cache, in bytes: to store half a unit takes as long as to store a whole one.
 L2_STORE_BYTES = 64
 
 
 @dataclass(frozen=True)
 class PipelineWork:
-    """The work of a launch: ``blocks``, and the average work of a block. The names are also those of its record."""
+    """The work of a launch: its number of blocks, and the average work of a block. Records use the same names."""
 
     blocks: int
-    #: Threads of a block, registers of a thread, bytes of shared memory of a block.
+    #: The threads of a block, the registers of a thread, and the bytes of a block's shared memory.
     threads: int
     registers: int
     shared_bytes: int
-    #: Warp groups of a block that execute ``wgmma``.
+    #: The warp groups of a block that execute ``wgmma``.
     groups: int
-    #: How often copies arrive, for how many phases of mbarriers, and with how many bytes at once (``BlockRounds``).
+    #: The number of rounds of copies, the phases of mbarriers for which they arrive, and the bytes that are under way at
+    #: once.
     rounds: float
     phases: float
     under_way: float
-    #: Bytes that the copy engine brings.
+    #: The bytes that the copy engine loads.
     copied: float
-    #: Bytes that plain loads request.
+    #: The bytes that the loads of threads request.
     loaded: float
-    #: Bytes of stores and reductions, rounded up to whole pieces of L2_STORE_BYTES.
+    #: The bytes of stores and reductions, each rounded up to a multiple of L2_STORE_BYTES.
     written: float
-    #: Cycles of the pipe of L1 and shared memory (``turns_of``).
+    #: The cycles of the memory pipe (``turns_of``).
     turns: float
-    #: Busy cycles of a block's tensor cores, summed over the four of the multiprocessor.
+    #: The cycles for which tensor cores are busy, summed over the four tensor cores of a multiprocessor.
     tensor_cycles: float
-    #: Instructions of warps.
+    #: The warp instructions.
     instructions: float
-    #: The work of the block that has most, over the average.
+    #: The work of the block that has the most, over the average.
     busiest: float
-    #: Bytes of the arrays that the launch only reads, and of all arrays.
+    #: The bytes of the arrays that the launch only reads, and those of all arrays.
     read_bytes: int
     operand_bytes: int
 
     @property
     def pipelined(self) -> bool:
-        """Whether copies arrive at mbarriers."""
+        """Whether the kernel is pipelined: copies arrive at its mbarriers."""
         return self.rounds > 0
 
 
 def work_of(
     observed: Observation, args: Sequence[Any], *, threads: int, registers: int, shared_bytes: int
 ) -> PipelineWork:
-    """The work of a launch with these arguments. ``registers`` are those of a thread, ``shared_bytes`` those of a block."""
+    """The work of an observed launch with these arguments. ``threads`` and ``shared_bytes`` are those of a block,
+    ``registers`` those of a thread."""
     run, blocks = observed.run, observed.run.blocks_total
     in_global = [access for access in observed.accesses if access.space == "global"]
     copied = SECTOR * sum(a.sectors for a in in_global if a.kind == _COPY) / blocks
@@ -674,11 +686,12 @@ def _arrays(args: Sequence[Any], after: Sequence[Any]) -> list[tuple[np.ndarray[
 
 # ---- one call of the command -----------------------------------------------------------------------------------------
 
-#: The default size of a single explanation: all blocks run, in a second.
+#: The default size if one kernel is explained. All of its blocks run in a second.
 SIZE = 64
-#: The default sizes of explanations that are compared: the first that fills the card. A sample of blocks runs, in seconds.
+#: The default sizes if kernels are compared: the first at which every multiprocessor has a block. A sample of the blocks is
+#: run, which takes some seconds.
 COMPARED = (1024, 2048)
-#: Called with the number of blocks of a launch that have run, and of all.
+#: A function that is called with the number of blocks that have run, and the number of all blocks of a launch.
 Blocks = Callable[[int, int], None]
 
 
@@ -688,7 +701,7 @@ def _ignore(done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class ExplainRequest:
-    """The options of ``tilewright explain`` as they were typed."""
+    """The options of ``tilewright explain`` as the user typed them."""
 
     kernels: list[str]
     size: str | None = None
@@ -708,10 +721,11 @@ def run_explanations(
     finished: Callable[[Explanation], None] = lambda explanation: None,
     progress: Callable[[str], AbstractContextManager[Blocks]] = lambda kernel: nullcontext(_ignore),
 ) -> list[Explanation]:
-    """An explanation for each kernel, size and allowed set of parameters; ``finished`` is called with each when it is made.
+    """Explain each kernel at each size with each allowed set of parameters.
 
-    For each launch, ``progress`` is called with the kernel's name; it returns a context, whose value is called with the
-    blocks that have run. Raises UsageError, and what ``explain`` raises, before any kernel runs if one of them is refused.
+    ``finished`` is called with each explanation when it is made. ``progress`` is called with the kernel's name before each
+    launch. It returns a context, whose value is called with the number of blocks that have run. If one of the launches is
+    refused, UsageError, or what ``explain`` raises, is raised before any kernel runs.
     """
     shapes = None if request.size is None else parse_sizes(request.size)
     if request.seed < 0:
@@ -730,15 +744,34 @@ def run_explanations(
         for kernel, chosen in sets
         for shape in shapes or _default_sizes(sets, card)
     ]
+    files = file_names([each.kernel.path for each in prepared])
     explanations = []
     for each in prepared:
         with progress(each.kernel.name) as blocks:
             explanation = explain_launch(each, seed=request.seed, max_steps=request.max_steps, progress=blocks)
+        explanation = dataclasses.replace(explanation, file=files[each.kernel.path])
         if request.measure:
             explanation = dataclasses.replace(explanation, measured=measured(each.kernel, explanation, request.seed))
         explanations.append(explanation)
         finished(explanation)
     return explanations
+
+
+def file_names(paths: Iterable[Path]) -> dict[Path, str]:
+    """A name for each file: its own name. If two files have the same name, their folders precede it, as far as they are
+    needed to tell the files apart.
+
+    >>> file_names([Path("mine/old/k.cu"), Path("mine/new/k.cu"), Path("mine/other.cu")]).values()
+    dict_values(['old/k.cu', 'new/k.cu', 'other.cu'])
+    """
+    different = dict.fromkeys(paths)
+    names = {}
+    for path in different:
+        others = [other for other in different if other != path]
+        lengths = range(1, len(path.parts) + 1)
+        length = next((n for n in lengths if all(o.parts[-n:] != path.parts[-n:] for o in others)), len(path.parts))
+        names[path] = "/".join(path.parts[-length:])
+    return names
 
 
 def _default_sizes(sets: Sequence[tuple[CudaKernel, Mapping[str, int]]], card: GpuModel) -> list[Shape]:

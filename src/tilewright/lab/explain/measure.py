@@ -1,6 +1,6 @@
-"""Counters of this machine's GPU for a kernel that was explained: ``tilewright explain --measure``.
+"""Reads the hardware counters of this machine's GPU for a kernel that was explained (``tilewright explain --measure``).
 
-The profiler ``ncu`` prints CSV: counters of each launch, and counts of each machine instruction.
+NVIDIA's profiler ``ncu`` prints them as CSV: the counters of each launch, and the counts of each machine instruction.
 """
 
 from __future__ import annotations
@@ -39,19 +39,22 @@ from . import stored_launches
 from .checked_launch import operands, verified
 from .stored_launches import StoredLaunch
 
-#: Counts of each source line.
+#: The names of the counts of a source line.
 BY_LINE = ("sectors", "wavefronts", "executed")
 
 
 def measured(kernel: CudaKernel, explanation: Explanation, seed: int) -> dict[str, Any]:
-    """Launch ``kernel`` as ``explanation`` explains it, under NVIDIA's profiler, on the operands of ``seed``; plain JSON
-    values.
+    """Launch ``kernel`` under NVIDIA's profiler, as it was launched for ``explanation`` and with the operands of ``seed``.
 
-    ``counters``: name → count. ``by_line``: source line, as "7" or of an included file as "tile.cuh:7" → counts of its
-    instructions (``BY_LINE``, without zeros).
-    ``verified``: ok, reason, error_over_bound of the GPU's own C (the last is None where it is infinite). ``environment``:
-    gpu, driver, ncu, compiler, arch, command. Raises what ``check_gpu`` raises, and LaunchError where the GPU refuses or
-    stops the kernel.
+    Returns values for JSON:
+
+    - ``counters``: the count of each hardware counter, by its name.
+    - ``by_line``: the counts of the instructions of each source line (``BY_LINE``, without zeros). A line is named "7", or
+      "tile.cuh:7" in an included file.
+    - ``verified``: ok, reason and error_over_bound of the C that the GPU computed. An infinite error_over_bound is None.
+    - ``environment``: gpu, driver, ncu, compiler, arch, command.
+
+    Raises what ``check_gpu`` raises, and LaunchError if the GPU refuses or stops the kernel.
 
     >>> explanation = explain(kernel, 64, 64, 64)  # doctest: +SKIP
     >>> measured(kernel, explanation, seed=1)["counters"]["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]  # doctest: +SKIP
@@ -61,7 +64,7 @@ def measured(kernel: CudaKernel, explanation: Explanation, seed: int) -> dict[st
 
 
 def measured_together(kernel: CudaKernel, explanations: Sequence[Explanation], seed: int) -> list[dict[str, Any]]:
-    """``measured`` for several sizes of a kernel with the same parameters; the profiler runs all of them together."""
+    """Measure a kernel at several sizes with the same parameters, in one run of the profiler; see ``measured``."""
     check_gpu(explanations[0].gpu["name"])
     params, environment = explanations[0].params, explanations[0].environment
     arch = environment["arch"]
@@ -122,9 +125,9 @@ def _place(file: str, line: int) -> str:
 
 
 def check_gpu(name: str) -> None:
-    """Check that this machine's GPU is the card ``name``, and can be profiled.
+    """Check that this machine's GPU is the one called ``name``, and that it can be profiled.
 
-    Raises UnavailableError without a GPU or without ncu, UsageError where the GPU is another card.
+    Raises UnavailableError if there is no GPU or no ncu, and UsageError if it is another GPU.
     """
     gpu = open_device()
     find_ncu()
@@ -138,14 +141,14 @@ def check_gpu(name: str) -> None:
 
 
 def gpu_and_driver() -> dict[str, str]:
-    """The first GPU's name, and the version of its driver."""
+    """The name of the first GPU, and the version of its driver."""
     query = "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"
     gpu, _, driver = _printed("nvidia-smi", *query).partition(", ")
     return {"gpu": gpu, "driver": driver}
 
 
 def tools() -> dict[str, str]:
-    """The same, and the version of the profiler."""
+    """The name of the first GPU, the version of its driver, and the version of the profiler."""
     return {**gpu_and_driver(), "ncu": _printed(str(find_ncu()), "--version").rpartition("\n")[2]}
 
 
@@ -165,18 +168,20 @@ def _printed(*command: str) -> str:
 # (``ERR_NVGPUCTRPERM``). Clocks are not fixed: that would need another permission, and counts do not depend on them.
 
 
-#: The counters that the microscope predicts, on every GPU, and those of units that only Hopper has.
+#: The counters that the microscope predicts: those that every GPU has, and those of units that only Hopper has.
 COUNTERS = tuple(name for name in LABELS if name not in UNIT_LABELS)
 HOPPER_COUNTERS = tuple(UNIT_LABELS)
-#: Counters in one run of ncu. If these are more than the hardware counts in one pass, ncu runs the kernel again. A sum over
-#: several passes (sectors: hits and misses) is then wrong, because hits differ: 4,267 stored sectors instead of 4,096.
+#: The number of counters in one run of ncu. For more counters than the hardware can count in one pass, ncu runs the kernel
+#: again. A counter that is a sum over several passes is then wrong. For example, sectors are the sum of hits and misses, and
+#: the hits differ from pass to pass: 4,267 stored sectors were counted instead of 4,096.
 AT_ONCE = 8
-#: Sections of ncu that count by instruction. The first also samples; its samples are not read.
+#: The sections of ncu that count each instruction. The first section also samples; its samples are not read.
 _SECTIONS = ("SourceCounters", "MemoryWorkloadAnalysis_Tables")
 
 
 def find_ncu() -> Path:
-    """Where ncu is: on PATH, else under CUDA_HOME or /opt/nvidia/nsight-compute. Raises UnavailableError if nowhere."""
+    """The path of ncu: on PATH, or under CUDA_HOME or /opt/nvidia/nsight-compute. Raises UnavailableError if it is in none
+    of these."""
     folders = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")]
     folders += sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)
     ncu = shutil.which("ncu") or next((at for p in folders if (at := shutil.which("ncu", path=str(p)))), None)
@@ -195,7 +200,8 @@ def ncu_counters(
     *,
     timeout: float | None = None,
 ) -> list[dict[str, float]]:
-    """Counters of every launch that ``command`` makes, in order; or only of launches of ``kernel``, a name in the binary.
+    """The counters of each launch that ``command`` makes, in order. With ``kernel``, a name in the binary, only those of its
+    launches.
 
     Raises what ``profile`` raises.
     """
@@ -210,10 +216,11 @@ def profile(
     lines: bool = True,
     timeout: float | None = None,
 ) -> list[Profile]:
-    """Run a program under ncu, several times. Returns the counts of each launch; with ``lines`` also by instruction.
+    """Run a program under ncu, several times, and return the counts of each launch; with ``lines`` also those of each
+    instruction.
 
-    ``timeout`` is in seconds, for each run of ncu. Raises UnavailableError, with ncu's message, where ncu is missing or
-    refused; LaunchError, with the program's message, where the program itself failed or launched no such kernel.
+    ``timeout`` is the seconds for one run of ncu. Raises UnavailableError, with ncu's message, if ncu is missing or may not
+    read the counters. Raises LaunchError, with the program's message, if the program failed or did not launch the kernel.
     """
     chosen = ["--kernel-name-base", "mangled", "--kernel-name", kernel] if kernel else []
     profiles: list[Profile] = []
@@ -271,7 +278,7 @@ def profile_launches(
     compiled: Compiled, launches: Sequence[StoredLaunch], metrics: Sequence[str] = COUNTERS, *, lines: bool = True,
     timeout: float | None = None,
 ) -> list[Profile]:  # fmt: skip
-    """Make launches in a new process under ncu. Returns one profile each, in order. Raises what ``profile`` raises.
+    """Make launches in a new process under ncu, and return a profile of each, in order. Raises what ``profile`` raises.
 
     >>> source = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = 1; }'
     >>> code = tilewright.gpu.runtime.nvrtc.compile_source(source)  # doctest: +SKIP
@@ -291,7 +298,7 @@ def profile_launches(
 
 
 def command_of(spec: Path, *more: str) -> list[str]:
-    """The command that makes the launches of a file."""
+    """The command that makes the launches in a file that ``save_launches`` wrote."""
     return [sys.executable, "-m", "tilewright.lab.explain.stored_launches", str(spec), *more]
 
 
@@ -320,7 +327,7 @@ def _tail(printed: str) -> str:
 
 # ---- what ncu prints -------------------------------------------------------------------------------------------------
 
-#: Columns of ncu's source page, and their names here; counts of 0 are left out.
+#: The columns of ncu's source page, and their names in this module. Counts of 0 are left out.
 COLUMNS = {
     "Instructions Executed": "executed",
     "Thread Instructions Executed": "threads",
@@ -334,13 +341,13 @@ COLUMNS = {
 }
 
 
-#: The columns of the raw page that are counters; the others describe the device and the launch.
+#: The columns of ncu's raw page that are counters. The other columns describe the device and the launch.
 _METRIC = re.compile(r"(?:sm|smsp|l1tex|lts)__.*[.](?:sum|avg|max|min)")
 
 
 @dataclass(frozen=True)
 class CountedInstruction:
-    """One machine instruction: its offset in the function, its text, and what was counted (``COLUMNS``)."""
+    """A machine instruction: its offset in the function, its text, and its counts by name (``COLUMNS``)."""
 
     offset: int
     text: str
@@ -349,9 +356,10 @@ class CountedInstruction:
 
 @dataclass(frozen=True)
 class Profile:
-    """One launch: its kernel's name as ncu prints it, blocks, threads a block, counters by name, its instructions in order.
+    """What ncu reports about a launch: the kernel's name, the blocks, the threads of a block, the counters by name, and the
+    instructions in order.
 
-    ``arrays`` are its arrays as the kernel left them, by position of the argument, if ``profile_launches`` made the launch.
+    If ``profile_launches`` made the launch, ``arrays`` has the arrays after it, by the position of the argument.
     """
 
     kernel: str
@@ -363,7 +371,7 @@ class Profile:
 
 
 def is_name_of(printed: str, entry: str) -> bool:
-    """Whether ``printed`` by ncu is the name of the kernel ``entry`` of the binary: the same, or demangled.
+    """Whether the name that ncu ``printed`` is that of the kernel ``entry`` in the binary, as it is or demangled.
 
     >>> names = "plain(const float *, int)", "void plain<32, 4>(float *)", "other(float *)", "plainer(float *)", "plain"
     >>> [is_name_of(name, "_Z5plainPKfi") for name in names]
@@ -379,7 +387,7 @@ def is_name_of(printed: str, entry: str) -> bool:
 
 
 def read_raw(text: str) -> list[Profile]:
-    """Read the CSV of ``--page raw``, which may follow lines that the program printed.
+    """Read the CSV that ncu prints with ``--page raw``. Lines that the program printed may precede it.
 
     >>> text = 'hello\\n"ID","Kernel Name","Block Size","Grid Size","sm__m.sum"\\n"","","","","inst"\\n'
     >>> read_raw(text + '"0","k","(32, 1, 1)","(2, 1, 1)","1,024"\\n')
@@ -399,7 +407,7 @@ def read_raw(text: str) -> list[Profile]:
 
 
 def read_instructions(text: str) -> list[tuple[str, list[CountedInstruction]]]:
-    """Read the CSV of ``--page source``: for each launch its kernel's name, and its instructions in order.
+    """Read the CSV that ncu prints with ``--page source``: for each launch the kernel's name and its instructions in order.
 
     >>> read_instructions('Kernel Name,k,\\nAddress,Source,Instructions Executed\\n0x7f10,"  EXIT",4\\n')
     [('k', [CountedInstruction(offset=0, text='EXIT', counts={'executed': 4})])]
@@ -426,10 +434,10 @@ def read_instructions(text: str) -> list[tuple[str, list[CountedInstruction]]]:
 def counts_by_line(
     instructions: Iterable[CountedInstruction], code: Iterable[MachineInstruction]
 ) -> dict[tuple[str, int], Counter[str]]:
-    """File and source line, in the user's files → sums over its instructions; ``code`` is the disassembly of the same binary
-    that ran.
+    """The counts of each source line in the user's files, by file and line: sums over the instructions of the line. ``code``
+    is the disassembly of the binary that ran.
 
-    Raises UnavailableError if it is of another binary: it has no instruction at an offset, or one of another name.
+    Raises UnavailableError if ``code`` is that of another binary: at an offset it has no instruction, or another one.
     """
     known = {ins.offset: ins for ins in code}
     sums: dict[tuple[str, int], Counter[str]] = {}

@@ -1,8 +1,8 @@
-"""Launches of one binary, written to a file, so that another process makes them: the one that a profiler watches.
+"""Writes launches of a binary to a file, and makes the launches in such files in a process that a profiler watches.
 
 ``python -m tilewright.lab.explain.stored_launches SPEC.npz … [--results OUT.npz]`` makes each launch of each file once, in
-order, with fresh copies of its arrays. It exits with 0 only if the GPU took and finished all of them; else the error is on
-stderr.
+order, with new copies of its arrays. The exit code is 0 only if the GPU finished all launches. Otherwise the error is
+printed on stderr.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ...gpu.runtime.nvrtc import Compiled
 
 @dataclass(frozen=True)
 class StoredLaunch:
-    """One launch: kernel, blocks, threads a block, arguments (NumPy arrays, numbers, and structures as their bytes), dynamic
-    shared memory in bytes.
+    """A launch of a kernel: its name, blocks, threads of a block, arguments, and dynamic shared memory in bytes.
 
-    ``maps``: how those arrays lie that the kernel takes as tensor maps, by position. ``constants``: arrays that
-    ``__constant__`` and ``__device__`` variables hold, by name."""
+    The arguments are NumPy arrays, numbers, and the bytes of structures. ``maps`` has the layout of each array that the
+    kernel takes as a tensor map, by the position of the argument. ``constants`` has the values of ``__constant__`` and
+    ``__device__`` variables, by name."""
 
     entry: str
     grid: Extent
@@ -43,7 +43,8 @@ class StoredLaunch:
 
 
 def save_launches(path: Path, compiled: Compiled, launches: Sequence[StoredLaunch]) -> None:
-    """Write launches of one binary to ``path`` (.npz). Raises OperandError for an argument that is no array or number.
+    """Write launches of a binary to ``path`` (.npz). Raises OperandError for an argument that is neither an array, a number
+    nor bytes.
 
     >>> import tempfile
     >>> binary = Compiled("k.cu", "sm_90", "", b"cubin", "")
@@ -74,7 +75,7 @@ def save_launches(path: Path, compiled: Compiled, launches: Sequence[StoredLaunc
 
 
 def load_launches(path: Path) -> tuple[Compiled, list[StoredLaunch]]:
-    """Read what ``save_launches`` wrote, which is without PTX and resources. Raises UsageError where it cannot be read."""
+    """Read a file of ``save_launches``, which has neither PTX nor resources. Raises UsageError if it cannot be read."""
     try:
         with np.load(path) as stored:
             about = json.loads(str(stored["about"]))
@@ -106,9 +107,9 @@ def _value(array: np.ndarray) -> Any:
 def make_launches(
     compiled: Compiled, launches: Sequence[StoredLaunch], ordinal: int = 0
 ) -> list[tuple[np.ndarray | None, ...]]:
-    """Make each launch once. Returns its arrays as the kernel left them, None for arguments that are numbers.
+    """Make each launch once. Returns the arrays after each launch, with None in place of an argument that is not an array.
 
-    Raises UnavailableError without a GPU, LaunchError where the GPU refuses or stops a kernel.
+    Raises UnavailableError if there is no GPU, and LaunchError if the GPU refuses or stops a kernel.
     """
     gpu = open_device(ordinal)
     results = []
@@ -129,9 +130,9 @@ def make_launches(
 
 
 def read_results(path: Path) -> list[dict[int, np.ndarray]]:
-    """Read what ``--results`` wrote: for each launch its arrays as the kernel left them, by position of the argument.
+    """Read a file that ``--results`` wrote: the arrays after each launch, by the position of the argument.
 
-    Raises LaunchError where nothing was written.
+    Raises LaunchError if nothing was written.
     """
     arrays: dict[int, dict[int, np.ndarray]] = {}
     try:
@@ -145,7 +146,8 @@ def read_results(path: Path) -> list[dict[int, np.ndarray]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the launches of files; run by the process that ncu watches."""
+    """Make the launches in the files that ``argv`` names, and return the exit code. The process that ncu watches runs
+    this."""
     parser = argparse.ArgumentParser(
         prog="python -m tilewright.lab.explain.stored_launches", description="Make launches from files."
     )

@@ -53,7 +53,7 @@ def show_explanations(console: Console, explanations: Sequence[Explanation], *, 
 def _show(console: Console, e: Explanation) -> None:
     params = "".join(f", {name}={value}" for name, value in e.params.items())
     at, kind = (f" at {e.shape}", f" ({e.dtype}{params})") if e.is_product else ("", "")
-    console.print(f"{e.kernel}{at} on {e.gpu['name']}{kind}", style="bold", **_PLAIN)
+    console.print(f"{e.name}{at} on {e.gpu['name']}{kind}", style="bold", **_PLAIN)
     if e.about["idea"]:
         console.print(e.about["idea"], **_PLAIN)
     found = counted([defect.grade for defect in e.defects])
@@ -77,13 +77,16 @@ def _show(console: Console, e: Explanation) -> None:
 def _show_together(console: Console, explanations: Sequence[Explanation]) -> None:
     """A table, one line each: the parameters that differ, transactions, resident warps, the bound; what is wrong in red.
 
-    Numbers are never cut: if the terminal is too narrow for all digits, they have a prefix, and parameters share a column.
+    Numbers are never cut: if the terminal is too narrow, the name of a file has a line of its own; if it still is, numbers
+    have a prefix, and parameters share a column.
     """
     names = dict.fromkeys(name for e in explanations for name in e.params)
     varied = [name for name in names if len({e.params[name] for e in explanations if name in e.params}) > 1]
-    for short in (False, True):
+    of_products = any(e.is_product for e in explanations)
+    launch, rate = (["size"], "GFLOPS") if of_products else (["blocks", "threads\na block"], "time\nat best")
+    for short, folded in ((False, False), (False, True), (True, True)):
         folding = ["kernel", "with"] if short else []
-        table = _table("kernel", "size", *(["with"] if short and varied else varied), *_COUNTED, "warps", "GFLOPS")
+        table = _table("kernel", *launch, *(["with"] if short and varied else varied), *_COUNTED, "warps", rate)
         for column in table.columns:
             column.no_wrap, column.overflow = column.header not in folding, "fold"
         for e in explanations:
@@ -91,20 +94,29 @@ def _show_together(console: Console, explanations: Sequence[Explanation]) -> Non
             own = [str(e.params.get(name, "")) for name in varied]
             if short and varied:
                 own = [" ".join(f"{name}={e.params[name]}" for name in varied if name in e.params)]
-            rate = f"{e.gflops:,.0f}" if e.gflops else "–"
-            table.add_row(_marked(e), e.shape, *own, *counts, str(e.occupancy["warps"]), rate)
+            size = [e.shape] if of_products else [f"{e.launch[what]:,}" for what in ("blocks", "threads")]
+            table.add_row(_marked(e, folded=folded), *size, *own, *counts, str(e.occupancy["warps"]), _at_best(e))
         if console.measure(table, options=console.options.update(width=10_000)).maximum <= console.width:
             break
     console.print(table, highlight=False)
     gpu = explanations[0].gpu["name"]
-    console.print(f"warps: resident on a multiprocessor of the {gpu}. GFLOPS: an upper bound.", **_PLAIN)
+    limit = "GFLOPS: an upper bound" if of_products else "Time at best: a lower bound"
+    console.print(f"warps: resident on a multiprocessor of the {gpu}. {limit}.", **_PLAIN)
     fewest, most = (chosen(e.busy_multiprocessors for e in explanations) for chosen in (min, max))
     if fewest < most:
         of = f"{fewest[0]} to {most[0]} of {most[1]} multiprocessors"
-        words = f"These GFLOPS do not compare: there are blocks for {of}. A larger --size gives work to all."
+        what, option = ("GFLOPS", "--size") if of_products else ("times", "--grid")
+        words = f"These {what} do not compare: there are blocks for {of}. A larger {option} gives work to all."
         console.print(words, style="yellow", **_PLAIN)
     elif fewest[0] < fewest[1]:
         console.print(f"In each launch there are blocks for {fewest[0]} of {fewest[1]} multiprocessors.", **_PLAIN)
+
+
+def _at_best(e: Explanation) -> str:
+    """The highest rate of a product, or the least time of another kernel, that the slowest resource allows."""
+    if e.is_product:
+        return f"{e.gflops:,.0f}" if e.gflops else "–"
+    return quantity(e.bound.seconds, "s") if e.bound and not e.reason_without_rate else "–"
 
 
 def _total(e: Explanation, what: str, short: bool) -> str:
@@ -118,14 +130,15 @@ def _total(e: Explanation, what: str, short: bool) -> str:
 _COUNTED = ("sectors", "shared\nwavefronts", "bank\nconflicts")
 
 
-def _marked(e: Explanation) -> str:
-    """The kernel's name, and in red what is wrong with it, in a word or two."""
+def _marked(e: Explanation, *, folded: bool) -> str:
+    """The kernel's name, with its file in a line of its own if ``folded``, and in red what is wrong with it."""
     marks = [
         (e.verified["ok"] is False or bool(e.defects), "wrong"),
         (e.run.get("complete") is False, "stopped"),
         (not e.launchable, "cannot launch"),
     ]
-    return escape(e.kernel) + "".join(f" [bold red]{mark}[/]" for wrong, mark in marks if wrong)
+    name = escape(e.name.replace("::", "\n::", 1) if folded else e.name)
+    return name + "".join(f" [bold red]{mark}[/]" for wrong, mark in marks if wrong)
 
 
 def show_occupancy(console: Console, found: Sequence[Occupancy]) -> None:

@@ -17,7 +17,7 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 from ...cpu.runtime.stop import Stopped, current_stop
-from ...errors import ClusterError, UnavailableError, UsageError
+from ...errors import ClusterError, UnavailableError, UsageError, how_to_install
 from ...host.machine import machine
 
 #: Seconds to wait for a scheduler, for the first worker, and for an answer of the scheduler.
@@ -110,9 +110,7 @@ def need_distributed() -> Any:
     try:
         import distributed
     except ImportError:
-        raise UnavailableError(
-            "a cluster needs Dask, which is not installed: pip install 'tilewright[cluster]'"
-        ) from None
+        raise UnavailableError(f"a cluster needs Dask, which is not installed: {how_to_install('cluster')}") from None
     return distributed
 
 

@@ -11,7 +11,16 @@ from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
-from ...errors import DTypeError, FileError, ShapeError, TilewrightError, UnavailableError, UsageError, did_you_mean
+from ...errors import (
+    DTypeError,
+    FileError,
+    ShapeError,
+    TilewrightError,
+    UnavailableError,
+    UsageError,
+    did_you_mean,
+    how_to_install,
+)
 from ...host.machine import bytes_text
 from ...product.operands import dtype_of, is_known
 from ...records.legible import legible
@@ -141,7 +150,7 @@ def listed(names: Sequence[str], what: str) -> str:
 
 def missing_library(library: str, path: Location) -> UnavailableError:
     """The error for a format whose library is not installed."""
-    return UnavailableError(f"{path} needs {library}, which is not installed: pip install 'tilewright[files]'")
+    return UnavailableError(f"{path} needs {library}, which is not installed: {how_to_install('files')}")
 
 
 def raised(error: OSError) -> NoReturn:

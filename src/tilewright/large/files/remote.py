@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
-from ...errors import FileError, TilewrightError, UnavailableError, UsageError, did_you_mean
+from ...errors import FileError, TilewrightError, UnavailableError, UsageError, did_you_mean, how_to_install
 from ...host.cached_property import cached_property
 from .checks import one_line
 
@@ -102,7 +102,7 @@ class Remote:
             import fsspec
         except ImportError:
             raise UnavailableError(
-                f"{self} needs fsspec, which is not installed: pip install 'tilewright[cluster]', as Dask brings it"
+                f"{self} needs fsspec, which is not installed: {how_to_install('cluster')}"
             ) from None
         protocol = self.url.partition(":")[0]
         try:

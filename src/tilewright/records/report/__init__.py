@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...errors import UnavailableError
+from ...errors import UnavailableError, how_to_install
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -211,5 +211,5 @@ def _lab(module: str) -> ModuleType:
         if (error.name or "").startswith("tilewright"):
             raise
         raise UnavailableError(
-            f"a report needs {error.name}, which is not installed: pip install 'tilewright[lab]'"
+            f"a report needs {error.name}, which is not installed: {how_to_install('lab')}"
         ) from error

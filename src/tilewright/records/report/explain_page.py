@@ -47,6 +47,7 @@ def render_explanation(explanations: Sequence[Explanation], *, title: str | None
         title=title or explanation_title(explanations),
         lead=comparison(explanations, names) if len(views) > 1 else views[0]["headline"],
         fastest=max((view["totals"]["gflops"] or 0 for view in views), default=0),
+        of_products=any(e.is_product for e in explanations),
         views=views,
     )
 
@@ -223,7 +224,7 @@ def totals_row(e: Explanation) -> dict[str, Any]:
         "wasted": f"{sum(map(waste, e.accesses)) / used:.0%}" if used else "–",
         "bound": "–" if e.reason_without_rate else e.bound.name if e.bound else "not known",
         "gflops": finite(e.gflops),
-        "rate": digits(e.gflops) if finite(e.gflops) and e.gflops else "–",
+        "rate": _at_best(e),
         "occupancy": f"{warps / most:.0%}" if warps is not None and most else "–",
         "wrong": _wrong(e),
     }
@@ -562,6 +563,13 @@ def _points(kernel_levels: Sequence[Level], gflops: float, x: Span, axes: dict[s
     return drawn
 
 
+def _at_best(e: Explanation) -> str:
+    """The highest rate of a product, or the least time of another kernel, that the slowest resource allows."""
+    if e.is_product:
+        return digits(e.gflops) if finite(e.gflops) and e.gflops else "–"
+    return duration(e.bound.seconds) if e.bound and not e.reason_without_rate else "–"
+
+
 # ---- sentences -------------------------------------------------------------------------------------------------------
 
 
@@ -572,9 +580,7 @@ def gpu_name(explanation: Explanation) -> str:
 
 def shape_words(explanation: Explanation) -> str:
     """M × N × K; of a kernel that is no product, its blocks and threads."""
-    if not explanation.is_product:
-        return f"{explanation.launch.get('blocks')} blocks of {explanation.launch.get('threads')} threads"
-    return explanation.shape.replace("x", " × ")
+    return explanation.shape.replace("x", " × ") if explanation.is_product else explanation.shape
 
 
 def labels(explanations: Sequence[Explanation]) -> list[str]:
@@ -582,7 +588,7 @@ def labels(explanations: Sequence[Explanation]) -> list[str]:
 
     def parts(e: Explanation) -> tuple[str, ...]:
         params = ", ".join(f"{name} {value}" for name, value in e.params.items())
-        return e.kernel, f"at {shape_words(e)}", f"on {gpu_name(e)}", f"with {params}" if params else "", e.dtype
+        return e.name, f"at {shape_words(e)}", f"on {gpu_name(e)}", f"with {params}" if params else "", e.dtype
 
     found = [parts(e) for e in explanations]
     distinguishing = [
@@ -604,15 +610,14 @@ def _unique(items: Sequence[Any]) -> bool:
 def explanation_title(explanations: Sequence[Explanation]) -> str:
     """The title of the page."""
     gpus = list(dict.fromkeys(map(gpu_name, explanations)))
-    what = explanations[0].kernel if len(explanations) == 1 else f"{len(explanations)} kernels"
-    if len(explanations) > 1 and len({e.kernel for e in explanations}) == 1:
-        what = explanations[0].kernel
+    names = {e.name for e in explanations}
+    what = names.pop() if len(names) == 1 else f"{len(explanations)} kernels"
     return f"What limits {what} on {gpus[0] if len(gpus) == 1 else f'{len(gpus)} GPUs'}"
 
 
 def headline(e: Explanation) -> str:
     """Return one sentence: what limits the kernel, the rate that this allows, and what the kernel wastes."""
-    where = f"{e.kernel} at {shape_words(e)} on {gpu_name(e)}"
+    where = f"{e.name} at {shape_words(e)} on {gpu_name(e)}"
     bound, gflops = e.bound, finite(e.gflops)
     if e.is_product and not e.flops:
         return f"{where}: there is nothing to multiply."
@@ -649,6 +654,8 @@ def comparison(explanations: Sequence[Explanation], names: Sequence[str]) -> str
     rated = [(rate, e, name) for e, name in zip(explanations, names, strict=True) if (rate := finite(e.gflops))]
     if len({e.shape for _, e, _ in rated}) > 1:
         return "The sizes differ. A larger product keeps more of the GPU busy, so the rates are not compared."
+    if not any(e.is_product for e in explanations):
+        return f"{len(explanations)} launches of kernels that are not matrix products. The table has the least time of each."
     if len(rated) < 2:
         return " ".join(headline(e) for e in explanations[:1])
     best, worst = max(rated, key=lambda r: r[0]), min(rated, key=lambda r: r[0])

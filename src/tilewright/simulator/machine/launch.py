@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import OperandError, UsageError
+from ...gpu.runtime.cubin import demangled
 from ...kernels.cuda_kernel import MOST_THREADS
 from ..assembly.dataflow import operand_names, pointers_written
 from ..assembly.instructions import (
@@ -120,7 +121,7 @@ class SimulatedLaunch:
         region."""
         params, name = self.program.entry.params, self.program.entry.name
         if len(args) != len(params):
-            raise UsageError(f"kernel {name} takes {len(params)} arguments, given {len(args)}")
+            raise UsageError(f"kernel {demangled(name)} takes {len(params)} arguments, given {len(args)}")
         for index, (param, value) in enumerate(zip(params, args, strict=True)):
             slots: list[int] = []
             self.parameter_values.append(self._value_bytes(f"argument {index}", param, value, slots))
