@@ -244,12 +244,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+#: How the search ranks pages beside others with the same words: users' pages first, those about the project last.
+BOOSTS = {"start.md": 4, "guides/": 4, "api/arrays.md": 4, "api/": 2, "notebooks/": 2}
+BOOSTS |= dict.fromkeys(("architecture.md", "changes.md", "contributing.md", "records.md"), 0.3)
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Mends links, shows one of two pictures by the page's palette, highlights examples as a console session, puts full
-    names into the contents of the reference, and links the other pages to its entries."""
+    names into the contents of the reference, links the other pages to its entries, and ranks pages for the search."""
     name = page.file.src_uri
     if name.startswith("source/"):
         return markdown
+    page.meta["search"] = {"boost": next((boost for start, boost in BOOSTS.items() if name.startswith(start)), 1)}
     markdown = ENTRY.sub(entry, markdown)
     if not name.startswith("api/"):
         markdown = with_references(markdown)

@@ -112,6 +112,15 @@ def test_pages_ask_no_other_host_for_anything(site: Path) -> None:
 
 @NEEDS_MKDOCS
 @pytest.mark.thorough
+def test_guides_and_reference_lead_to_each_other(site: Path) -> None:
+    guide = (site / "guides" / "matmul.html").read_text(encoding="utf-8")
+    assert re.search(r'href="\.\./api/arrays\.html#tilewright\.plan"[^>]*><code>tw\.plan\(a, b\)</code></a>', guide)
+    entries = (site / "api" / "arrays.html").read_text(encoding="utf-8")
+    assert '<p class="guides">Guides: <a href="../guides/' in entries
+
+
+@NEEDS_MKDOCS
+@pytest.mark.thorough
 def test_formulas_are_mathml(site: Path) -> None:
     for name in ("accuracy", "error-bounds", "error-measured"):
         page = (site / f"{name}.html").read_text(encoding="utf-8")
