@@ -111,6 +111,15 @@ def test_pages_ask_no_other_host_for_anything(site: Path) -> None:
 
 @NEEDS_MKDOCS
 @pytest.mark.thorough
+def test_guides_and_reference_lead_to_each_other(site: Path) -> None:
+    guide = (site / "guides" / "matmul.html").read_text(encoding="utf-8")
+    assert re.search(r'href="\.\./api/arrays\.html#tilewright\.plan"[^>]*><code>tw\.plan\(a, b\)</code></a>', guide)
+    entries = (site / "api" / "arrays.html").read_text(encoding="utf-8")
+    assert '<p class="guides">Guides: <a href="../guides/' in entries
+
+
+@NEEDS_MKDOCS
+@pytest.mark.thorough
 def test_formulas_are_mathml(site: Path) -> None:
     for name in ("accuracy", "error-bounds", "error-measured"):
         page = (site / f"{name}.html").read_text(encoding="utf-8")
@@ -166,6 +175,7 @@ def test_dead_links_and_unknown_names_stop_the_build(tmp_path: Path) -> None:
         "benchmarks",
         "examples",
         "mkdocs.yml",
+        "pyproject.toml",
         "README.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
@@ -301,6 +311,46 @@ def test_a_page_is_quiet_and_fits(page: str, width: int, scheme: str, site: Path
     assert seen["scheme"] == {"light": "default", "dark": "slate"}[scheme]
     assert all(("-dark." in name) == (scheme == "dark") for name in seen["shown"])
     assert bool(seen["shown"]) == (page in ("index.html", "course/cuda.html"))
+
+
+#: The package that brings the rules of accessibility as one script; its Python is not imported.
+AXE = importlib.util.find_spec("axe_playwright_python")
+#: Lets axe judge the page, and keeps what it calls serious or critical.
+JUDGE = """
+  const script = page.createElement("script");
+  script.src = "/axe.min.js";
+  await new Promise((done) => { script.onload = done; page.head.append(script); });
+  const found = await frame.contentWindow.axe.run(page, {resultTypes: ["violations"]});
+  seen.rules = found.testEngine.version;
+  seen.wrong = found.violations.filter((rule) => ["serious", "critical"].includes(rule.impact))
+    .map((rule) => [rule.id, rule.nodes.slice(0, 3).map((node) => [node.target.join(" "), node.failureSummary])]);
+"""
+
+
+#: A machine with a mouse, for which the theme lets the keyboard scroll code.
+MOUSE = "primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4"
+
+
+@in_browser
+@pytest.mark.skipif(AXE is None, reason="axe is not installed: pip install --no-deps axe-playwright-python")
+@pytest.mark.parametrize(
+    ("page", "width", "scheme"),
+    [
+        ("index.html", 1280, "light"),
+        ("api/cluster.html", 390, "dark"),
+        ("guides/bench.html", 390, "light"),
+        ("notebooks/see_a_bank_conflict.html", 1280, "dark"),
+    ],
+)
+def test_a_page_is_accessible(page: str, width: int, scheme: str, site: Path, address: str, tmp_path: Path) -> None:
+    assert AXE is not None
+    assert AXE.origin is not None
+    shutil.copy(Path(AXE.origin).with_name("axe.min.js"), site)
+    settings = f"--blink-settings={MOUSE},preferredColorScheme={['dark', 'light'].index(scheme)}"
+    seen = look(site, address, page, tmp_path, width, settings, body=JUDGE)
+    assert seen["scheme"] == {"light": "default", "dark": "slate"}[scheme]
+    assert seen["rules"]
+    assert seen["wrong"] == []
 
 
 @in_browser
