@@ -30,8 +30,9 @@ def pipelines() -> str:
     text = table(rows).replace("---: |\n", "--- |\n")  # the last column has words
     within = sum(abs(each) <= 0.2 for each in off)
     return (
-        f"{text}\n\nTimes in µs, of kernels with the sizes of their inputs. *Off* is the error of the prediction: {within} of "
-        f"{len(off)} predictions are within 20 % of the measured time, and {sum(abs(each) <= 0.1 for each in off)} within "
+        f"{text}\n\nTimes in µs, of kernels with the sizes of their inputs. *Off* is the error of the prediction: {within} "
+        f"of {len(off)} predictions are within 20 % of the measured time, and {sum(abs(each) <= 0.1 for each in off)} "
+        f"within "
         f"10 %. Records: what was counted, {linked(WORK)}; what was measured on an H200, {linked(MEASURED)}."
     )
 
