@@ -13,7 +13,7 @@ SIZE = 1000
 #: Libraries that the bench may measure beside OpenBLAS.
 LIBRARIES = {"ref/mkl": "MKL", "ref/blis": "BLIS", "ref/torch": "PyTorch with MKL"}
 #: What ``doubt`` means, for a reader.
-DOUBT = "A `?` after R means that the samples do not decide which is faster."
+DOUBT = "A `?` after R means that the samples do not show which of the two is faster."
 
 
 def rate(record: BenchRecord | None) -> str:
@@ -69,7 +69,7 @@ def references_of(records: list[BenchRecord]) -> str:
     """The libraries that R refers to, in words."""
     measured = {r.kernel for r in records}
     others = [name for kernel, name in LIBRARIES.items() if kernel in measured]
-    return " and ".join([", ".join([reference_of(records[0]), *others[:-1]]), *others[-1:]])
+    return f"{', '.join(others)} and {reference_of(records[0])}"
 
 
 def forced_openblas() -> str:
@@ -120,7 +120,7 @@ def engine(*names: str) -> str:
     return (
         f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R: the time of the fastest other library on "
         f"the same number of threads, divided by Tilewright's. The other libraries are {references_of(records)}. {DOUBT}"
-        f"\n\nMeasured on {environment['processor']} ({environment['llvm_cpu']} to LLVM), {cores}. Record: {made}."
+        f"\n\nMeasured on {environment['processor']} (LLVM's name: {environment['llvm_cpu']}), {cores}. Record: {made}."
     )
 
 
@@ -163,8 +163,9 @@ def strassen(name: str) -> str:
         rows.append([f"{n:,}", *cells])
     first = records_of(name)[0].environment
     return (
-        f"{table(rows)}\n\nGFLOPS of Strassen's algorithm : GFLOPS of the classical algorithm = their ratio, on 1 thread. "
-        f"For both, GFLOPS are 2mnk divided by the time. Record: {linked(name)}, made by `{command(first)}`."
+        f"{table(rows)}\n\nEach cell has the GFLOPS of Strassen's algorithm and of the classical algorithm, and their "
+        f"ratio, on 1 thread. For both, GFLOPS are 2mnk divided by the time. Record: {linked(name)}, made by "
+        f"`{command(first)}`."
     )
 
 
@@ -182,7 +183,7 @@ def layouts(name: str) -> str:
     return (
         f"{table(rows)}\n\nR: the time of `np.matmul`, with OpenBLAS's {kernels} kernels, divided by the time of "
         f"`tw.matmul`. In brackets: the time of `tw.matmul` for the same matrices in C order, divided by its time for this "
-        f"layout.\n\nMeasured on {known['processor']} ({known['llvm_cpu']} to LLVM). Record: "
+        f"layout.\n\nMeasured on {known['processor']} (LLVM's name: {known['llvm_cpu']}). Record: "
         f"{linked(name)}, made by `{command(known)}`."
     )
 
@@ -201,7 +202,7 @@ def narrow(name: str) -> str:
         f"{table(rows)}\n\n10⁹ operations a second of `tw.matmul(a, b, c, out_dtype=…)`, and in brackets R: the time of "
         f"PyTorch {known['torch']} on the same number of threads, divided by Tilewright's. PyTorch's function is "
         f"`torch._int_mm` for int8, with sums of int32, and `torch.mm` for bfloat16.\n\n"
-        f"Measured on {known['processor']} ({known['llvm_cpu']} to LLVM), {known['cores']} cores. "
+        f"Measured on {known['processor']} (LLVM's name: {known['llvm_cpu']}), {known['cores']} cores. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
 

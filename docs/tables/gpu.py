@@ -17,6 +17,13 @@ from .common import RECORDS, at, command, lines_of, linked, records_of, table
 
 #: The sizes that the table of all rungs quotes.
 FEW_SIZES = (1024, 2048, 4096, 4097, 8192)
+#: Kinds of random products that are not named as their dtype.
+KINDS = {
+    "tf32": 'float32 with `precision="tf32"`',
+    "highest": 'floats with `precision="highest"`',
+    "float8 fast": 'float8 with `precision="fast"`',
+    "mixed": "operands of different dtypes",
+}
 #: How both libraries are measured.
 CALLED = "Both are called from Python as users call them, with different operands in each call"
 #: The sizes that the tables of GPUs quote.
@@ -285,13 +292,13 @@ def gpu_random(name: str) -> str:
             done |= line["by_dtype"] if "by_dtype" in line else {line["dtype"]: line["products"]}
     no_memory = [line for line in wrong if "OutOfMemory" in line.get("raised", "")]
     lost = len(no_memory) + sum(line.get("no_memory", 0) for line in lines)
-    counts = ", ".join(f"{count:,} of {dtype}" for dtype, count in done.items() if count)
+    counts = ", ".join(f"{count:,} of {KINDS.get(kind, kind)}" for kind, count in done.items() if count)
     memory = f"; {lost} found no memory on a GPU that several processes shared" if lost else ""
     return (
-        f"{sum(done.values()):,} random products were computed twice: {counts}. They have all layouts, some are batches, "
-        f"and some have `out`. In {sum(done.values()) - len(wrong):,} of them every element was within the error bound of "
-        f"its dtype, and the bits were the same both times{memory}.\n\nMeasured on {known['gpu']}. Record: {linked(name)}, "
-        f"made by `{command(known)}`."
+        f"{sum(done.values()):,} random products were computed twice, with all layouts, also in batches, with and without "
+        f"`out`. In {sum(done.values()) - len(wrong):,} of them every element was within the error bound of its dtype, and "
+        f"the bits were the same both times{memory}.\n\nThe products are {counts}.\n\nMeasured on {known['gpu']}. Record: "
+        f"{linked(name)}, made by `{command(known)}`."
     )
 
 
@@ -313,8 +320,8 @@ def gpu_predicted(*names: str) -> str:
 
 def predictions(within: dict[float, int]) -> str:
     """How many predicted times are as near as that to the measured ones, as a sentence."""
-    texts = [f"for {count} of them within {share:.0%}" for share, count in within.items()]
-    return f"The predicted time differs from the measured one {', '.join(texts[:-1])} and {texts[-1]}"
+    texts = [f"at most {share:.0%} for {count} of them" for share, count in within.items()]
+    return f"The predicted time differs from the measured one by {', by '.join(texts[:-1])} and by {texts[-1]}"
 
 
 def gpu_held_out(name: str) -> str:
@@ -354,10 +361,10 @@ def gpu_costs(name: str) -> str:
         for many, found in ((before["costs"], before), (costs["all"], after))
     )
     return (
-        f"{table(rows)}\n\n*90% within* is the error that 90% of the predictions do not exceed. *Within 15%* and *regret ≤ "
-        f"3%* are shares of the ways and of the products. Before the fit there were {next(texts)}. After the fit there were "
-        f"{next(texts)}. These figures are for {after['products']} products that the fit did not use.\n\nMeasured on "
-        f"{known[0]['gpu']}. Records: {records}."
+        f"{table(rows)}\n\n*90% within* is the error that 90% of the predictions do not exceed. *Within 15%* is "
+        f"the share of the ways, and *regret ≤ 3%* the share of the products. Before the fit there were {next(texts)}. "
+        f"After the fit there were {next(texts)}. These figures are for {after['products']} products that the fit did not "
+        f"use.\n\nMeasured on {known[0]['gpu']}. Records: {records}."
     )
 
 
