@@ -23,25 +23,27 @@ def changes() -> str:
     rows_of_threads = itertools.combinations(registers, 2)
     deep = [pair for pair in itertools.combinations(widths, 2) if _only_wider(*(row["params"] for row in pair))]
     said = [
-        _said("fewer wavefronts of shared memory (`register_rows`, ROWS from 2 to 32)", rows_of_threads),
-        _said("wider blocks of `coalesced`", deep),
-        _said("neighbours for lanes (`uncoalesced` → `coalesced`)", [(ladder[0], ladder[1])]),
+        _said("Fewer wavefronts of shared memory (`register_rows`, with ROWS from 2 to 32)", rows_of_threads),
+        _said("Wider blocks (`coalesced`)", deep),
+        _said("Neighbouring elements for neighbouring lanes (`uncoalesced` → `coalesced`)", [(ladder[0], ladder[1])]),
     ]
     lines = "\n".join(f"- {each}" for each in said)
-    return f"{lines}\n\nAt 1,024 on an H200; record: {linked(PREDICTED)}.{measured()}"
+    what = "These are kernels of the ladder, for products of 1,024³ on an H200"
+    return f"{lines}\n\n{what}; record: {linked(PREDICTED)}.{measured()}"
 
 
 def measured() -> str:
     """A row for each kernel that was measured before and after its advice; empty without that record."""
     if not (RECORDS / f"{MEASURED}.jsonl").is_file():
         return ""
-    rows = [["kernel", "advice", "by the model, µs", "measured, µs", "predicted gain / measured"]]
+    rows = [["kernel, n", "advice", "by the model, µs", "measured, µs", "predicted gain / measured gain"]]
     for row in lines_of(MEASURED)[1]:
         times = [" → ".join(f"{1e6 * seconds:.1f}" for seconds in row[name]) for name in ("predicted", "measured")]
         gain, real = (row[name][0] / row[name][1] for name in ("predicted", "measured"))
         rows.append([f"`{row['kernel']}`, {row['n']:,}", row["advice"], *times, f"{gain / real:.2f}"])
     what = (
-        f"[Kernels](../benchmarks/advised_changes.cu) before and after what is advised, on an H200: {linked(MEASURED)}."
+        f"The table has [small kernels](../benchmarks/advised_changes.cu) before and after the advised change (→), on an "
+        f"H200. Record: {linked(MEASURED)}."
     )
     return f"\n\n{table(rows)}\n\n{what}"
 
@@ -55,4 +57,4 @@ def _said(what: str, pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]]) -> 
     worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
     if len(ratios) == 1:
         return f"{what}: {worst:.2f}"
-    return f"{what}: {statistics.median(ratios):.2f} in the median of {len(ratios)} pairs, {worst:.2f} at worst"
+    return f"{what}: the median of {len(ratios)} pairs is {statistics.median(ratios):.2f}, and the worst is {worst:.2f}"

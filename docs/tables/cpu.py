@@ -13,7 +13,7 @@ SIZE = 1000
 #: Libraries that the bench may measure beside OpenBLAS.
 LIBRARIES = {"ref/mkl": "MKL", "ref/blis": "BLIS", "ref/torch": "PyTorch with MKL"}
 #: What ``doubt`` means, for a reader.
-DOUBT = "A `?` after R means that the samples do not decide which is faster."
+DOUBT = "A `?` after R means that the samples do not show which of the two is faster."
 
 
 def rate(record: BenchRecord | None) -> str:
@@ -69,7 +69,7 @@ def references_of(records: list[BenchRecord]) -> str:
     """The libraries that R refers to, in words."""
     measured = {r.kernel for r in records}
     others = [name for kernel, name in LIBRARIES.items() if kernel in measured]
-    return " and ".join([", ".join([reference_of(records[0]), *others[:-1]]), *others[-1:]])
+    return f"{', '.join(others)} and {reference_of(records[0])}"
 
 
 def forced_openblas() -> str:
@@ -118,9 +118,9 @@ def engine(*names: str) -> str:
     cores = "one core" if environment["cores"] == 1 else f"{environment['cores']} cores"
     made = "; ".join(f"{linked(name)}, made by `{command(records_of(name)[0].environment)}`" for name in names)
     return (
-        f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R: the time of the fastest of "
-        f"{references_of(records)} on as many threads, divided by ours. {DOUBT} {environment['processor']} "
-        f"({environment['llvm_cpu']} to LLVM), {cores}. Record: {made}."
+        f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R: the time of the fastest other library on "
+        f"the same number of threads, divided by Tilewright's. The other libraries are {references_of(records)}. {DOUBT}"
+        f"\n\nMeasured on {environment['processor']} (LLVM's name: {environment['llvm_cpu']}), {cores}. Record: {made}."
     )
 
 
@@ -131,7 +131,10 @@ def ladder_of_sizes(name: str, dtype: str = "float32") -> str:
     rows = [["kernel", *(f"{n:,}" for n in sizes)]]
     for kernel in dict.fromkeys(r.kernel for r in records):
         rows.append([f"`{kernel}`", *(rate(at(records, kernel, n, records[0].threads)) for n in sizes)])
-    return f"{table(rows)}\n\nGFLOPS (R). {DOUBT} {made_by(name)}"
+    return (
+        f"{table(rows)}\n\nGFLOPS, and in brackets R: the time of the library in the row `ref/…` divided by Tilewright's. "
+        f"{DOUBT}\n\nMeasured on {made_by(name)}"
+    )
 
 
 def beside_the_fastest(cell: list[BenchRecord]) -> str:
@@ -159,7 +162,11 @@ def strassen(name: str) -> str:
             )
         rows.append([f"{n:,}", *cells])
     first = records_of(name)[0].environment
-    return f"{table(rows)}\n\nGFLOPS on 1 thread, 2mnk/T for both. Record: {linked(name)}, made by `{command(first)}`."
+    return (
+        f"{table(rows)}\n\nEach cell has the GFLOPS of Strassen's algorithm and of the classical algorithm, and their "
+        f"ratio, on 1 thread. For both, GFLOPS are 2mnk divided by the time. Record: {linked(name)}, made by "
+        f"`{command(first)}`."
+    )
 
 
 def layouts(name: str) -> str:
@@ -174,8 +181,9 @@ def layouts(name: str) -> str:
         rows.append([layout, "×".join(f"{size:,}" for size in shape), str(count), *cells])
     kernels = known["blas_kernels"]["openblas"]
     return (
-        f"{table(rows)}\n\nR against `np.matmul` with OpenBLAS's {kernels} kernels, and in brackets our own time for "
-        f"C-ordered operands divided by our time for these. {known['processor']} ({known['llvm_cpu']} to LLVM). Record: "
+        f"{table(rows)}\n\nR: the time of `np.matmul`, with OpenBLAS's {kernels} kernels, divided by the time of "
+        f"`tw.matmul`. In brackets: the time of `tw.matmul` for the same matrices in C order, divided by its time for this "
+        f"layout.\n\nMeasured on {known['processor']} (LLVM's name: {known['llvm_cpu']}). Record: "
         f"{linked(name)}, made by `{command(known)}`."
     )
 
@@ -191,10 +199,11 @@ def narrow(name: str) -> str:
         size = f"{shape[0]:,}" if len(set(shape)) == 1 else "×".join(f"{x:,}" for x in shape)
         rows.append([size, *(f"{r['gops']:.0f} ({r['against_torch']:.2f})" if r else "–" for r in found)])
     return (
-        f"{table(rows)}\n\n10⁹ operations a second of `tw.matmul(a, b, c, out_dtype=…)`, and in brackets R against PyTorch "
-        f"{known['torch']} on as many threads: `torch._int_mm` for int8 with sums of int32, `torch.mm` for bfloat16. "
-        f"{known['processor']} ({known['llvm_cpu']} to LLVM), {known['cores']} cores. Record: {linked(name)}, made by "
-        f"`{command(known)}`."
+        f"{table(rows)}\n\n10⁹ operations a second of `tw.matmul(a, b, c, out_dtype=…)`, and in brackets R: the time of "
+        f"PyTorch {known['torch']} on the same number of threads, divided by Tilewright's. PyTorch's function is "
+        f"`torch._int_mm` for int8, with sums of int32, and `torch.mm` for bfloat16.\n\n"
+        f"Measured on {known['processor']} (LLVM's name: {known['llvm_cpu']}), {known['cores']} cores. "
+        f"Record: {linked(name)}, made by `{command(known)}`."
     )
 
 

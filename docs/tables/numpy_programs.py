@@ -26,11 +26,13 @@ def _ratios(name: str) -> str:
             rows.append([f"{n:,}", *("–" if r is None else f"{r:.2f}" if r < 10 else f"{r:.0f}" for r in found)])
         parts.append(table(rows))
     blas = f"OpenBLAS {known['blas'].get('openblas', '')} with its {records[0]['openblas_kernels']} kernels"
-    machine = (
-        f"{known['processor']} ({known['llvm_cpu']} to LLVM), {known['cores']} cores, NumPy {known['numpy']}, {blas}"
-    )
+    processor = f"{known['processor']} (LLVM's name: {known['llvm_cpu']})"
+    machine = f"{processor}, {known['cores']} cores, NumPy {known['numpy']}, {blas}"
     what = (
-        "R of `a @ b` with n×n matrices: the time by NumPy alone over that after `tw.accelerate_numpy()`, in two processes "
-        "that took turns; medians of the ratios, every product verified."
+        "R of `a @ b` for n×n matrices: its time with NumPy alone divided by its time after `tw.accelerate_numpy()`. Both "
+        "were measured in two processes that took turns. Each figure is the median of the ratios, and every product was "
+        "verified."
     )
-    return "\n\n".join([*parts, f"{what} {machine}. Record: {linked(name)}, made by `{command(known)}`."])
+    return "\n\n".join(
+        [*parts, f"{what}\n\nMeasured on {machine}. Record: {linked(name)}, made by `{command(known)}`."]
+    )
