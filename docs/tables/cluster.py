@@ -37,31 +37,32 @@ def beside() -> str:
     ]
     shape = f"({ours['m']}×{ours['k']}) · ({ours['k']}×{ours['n']}) float32"
     return (
-        f"{table(cells)}\n\n{shape} from zarr to zarr on {environment['processor']}, 2 cores; medians of "
-        f"{len(ours['cluster_s'])} runs in turns, with the same bits. R, the time of one process divided by ours, is "
-        f"{ours['R']:.2f}. {_record(environment)}"
+        f"{table(cells)}\n\nThe product {shape} reads and writes zarr arrays. It was measured on 2 cores of "
+        f"{environment['processor']}. Times are medians of {len(ours['cluster_s'])} runs each, in alternation; all results "
+        f"had the same bits. R, the time of one process divided by that of the 4 workers, is {ours['R']:.2f}. "
+        f"{_record(environment)}"
     )
 
 
 def received() -> str:
     """What each worker reads, beside the formula."""
     environment, rows = _rows("bytes of each worker")
-    cells = [["m × n × k", "workers down × across", "most that a worker read", "formula", "over it"]]
+    cells = [["m × n × k", "workers p×q", "largest amount that one worker read", "formula", "read / formula"]]
     for row in rows:
         most = max(row["read_bytes"]) / 2**20
         shape = f"{row['m']} × {row['n']} × {row['k']}"
         cells.append(
             [
                 shape,
-                "each a part of k" if row["partition"] == "layers" else row["partition"].replace("x", "×"),
+                "parts of k" if row["partition"] == "layers" else row["partition"].replace("x", "×"),
                 f"{most:.1f} MiB",
                 f"{row['formula_bytes'] / 2**20:.1f} MiB",
                 f"{row['over_formula']:.3f}",
             ]
         )
     return (
-        f"{table(cells)}\n\nNo worker took tiles of another, as always with a stated partition, and Dask's work stealing "
-        f"was off. {_record(environment)}"
+        f"{table(cells)}\n\nWith a stated partition, no worker takes tiles of another worker. Dask's work stealing was off. "
+        f"{_record(environment)}"
     )
 
 
@@ -77,9 +78,10 @@ def gpus() -> str:
         cells.append([text, f"{seconds[way]:.2f} s", f"{rate / seconds[way]:.1f}"])
     n = row["size"]
     return (
-        f"{table(cells)}\n\n{n:,}³ float32 from `.npy` files in memory to such a file, {len(environment['gpus'])}× "
-        f"{environment['gpus'][0]}; medians of {len(row['runs']['workers'])} runs in turns, each verified. R, the time of "
-        f"one process over that of the workers, is {row['R']:.3f}. "
+        f"{table(cells)}\n\nThe product of {n:,}³ float32 reads and writes `.npy` files that are in memory. It was measured "
+        f"on {len(environment['gpus'])}× {environment['gpus'][0]}. Times are medians of {len(row['runs']['workers'])} runs "
+        f"each, in alternation; every result was verified. R, the time of one process divided by that of the workers, is "
+        f"{row['R']:.3f}. "
         f"Record: {linked(name)}, made by `{command(environment)}`."
     )
 
@@ -102,9 +104,11 @@ def simulated() -> str:
             ]
         )
     return (
-        f"{table(cells)}\n\n*Simulated* is from the rates that workers measured before the run; *at the run's pace* from "
-        "rates scaled so that each worker takes as long from tile to tile as it did. The bytes of every worker were those "
-        f"that its schedule says, for the tiles that it computed, in {same} of {len(rows)} runs. {_record(environment)}"
+        f"{table(cells)}\n\n*Simulated* times are computed from the rates that the workers measured before the product. Times "
+        "*at the run's pace* are computed from rates that are scaled so that each simulated worker takes as long for a tile "
+        "as the real worker did. *Ratio* is the real time divided by the time to its left. In "
+        f"{same} of {len(rows)} runs, every worker read exactly the bytes that its schedule states for the tiles that it "
+        f"computed. {_record(environment)}"
     )
 
 
@@ -119,9 +123,9 @@ def scaling(name: str) -> str:
     rates = rows[0]["rates"]
     made = f"Record: {linked(name)}, made by `{command(rows[0]['environment'])}`."
     return (
-        f"{table(cells)}\n\nSeconds, and the share of the operations that all workers could do in that time, for float32 on "
-        f"workers of {rates['flops'] / 1e12:g} TFLOPS with links of {rates['link_bytes'] / 1e9:g} GB/s, A and B at the "
-        f"workers. Simulated. {made}"
+        f"{table(cells)}\n\nEach cell has the simulated time and the efficiency: the operations of the product divided by those "
+        f"that all workers could do in that time. The products are float32. A worker has {rates['flops'] / 1e12:g} TFLOPS and "
+        f"a link of {rates['link_bytes'] / 1e9:g} GB/s, and A and B are in the workers' memory. {made}"
     )
 
 
@@ -134,4 +138,4 @@ def _first(text: str) -> str:
 
 
 def _record(environment: dict[str, Any]) -> str:
-    return f"Record: {linked(NAME)}, made by `{command(environment)}` and the script's other parts."
+    return f"Record: {linked(NAME)}, made by `{command(environment)}` and the other parts of this script."
