@@ -25,7 +25,7 @@ def error_table(name: str) -> str:
         rows = [["kernel", *(f"{n:,}" for n in sizes)], *([", ".join(who), *errors] for errors, who in alike.items())]
         said = f"{dtype}{'' if precision == 'standard' else f', {precision}'}, u = 2^{accuracy.UNITS[dtype]}"
         parts.append(f"{said}:\n\n{table(rows)}")
-    return "\n\n".join([*parts, made_by(name)])
+    return "\n\n".join([*parts, f"Measured on {made_by(name)}"])
 
 
 def in_units(record: BenchRecord | None) -> str:
@@ -42,7 +42,7 @@ def error_orders() -> str:
         params = "".join(f" {name}={value}" for name, value in of[order, sizes[0]].params.items())
         cells = [f"{in_units(of[order, k])} ({digits(of[order, k].about['expected'])})" for k in sizes]
         rows.append([f"`{order}{params}`", *cells])
-    return f"{table(rows)}\n\n{made_by('cpu-error-orders')}"
+    return f"{table(rows)}\n\nMeasured with {made_by('cpu-error-orders')}"
 
 
 def error_levels() -> str:
@@ -50,29 +50,30 @@ def error_levels() -> str:
     classical = {r.params["leaf"]: r for r in records_of("cpu-error-orders") if "leaf" in r.params}
     of = {(r.kernel, r.params["leaf"]): r for r in records_of("cpu-error-strassen")}
     kernels = list(dict.fromkeys(kernel for kernel, _ in of))
-    rows = [["levels (leaf)", *(f"`{kernel}`" for kernel in kernels), "classical, sums cut alike"]]
+    rows = [["levels (leaf)", *(f"`{kernel}`" for kernel in kernels), "classical, sums as long as in the leaves"]]
     for level, (leaf, alike) in enumerate(sorted(classical.items(), reverse=True)):
         known = [alike.about.get(kernel.replace("_buffer", "")) for kernel in kernels]
         cells = [f"{in_units(of[kernel, leaf])} ({digits(e)})" for kernel, e in zip(kernels, known, strict=True)]
         rows.append([f"{level} ({leaf:,})", *cells, f"{in_units(alike)} ({digits(alike.about['expected'])})"])
-    return f"{table(rows)}\n\nn = 4,096, float32. {made_by('cpu-error-strassen')}"
+    return f"{table(rows)}\n\nn = 4,096, float32. Measured on {made_by('cpu-error-strassen')}"
 
 
 def error_of_s1() -> str:
     """What the source found, in figures."""
     cuda = next(r for r in records_of("cuda-error-h200") if (r.kernel, r.n) == ("cuda/coalesced", 4096))
     leaves = {r.params["leaf"]: r for r in records_of("cpu-error-strassen") if r.kernel == "cpu/strassen_buffer"}
-    said = [f"{in_units(r)} u, {(cuda.rms_error or 0) / (r.rms_error or 1):.1f} times less" for r in leaves.values()]
+    said = [f"{in_units(r)} u, {(cuda.rms_error or 0) / (r.rms_error or 1):.1f} times smaller" for r in leaves.values()]
     whole, level = said[list(leaves).index(4096)], said[list(leaves).index(2048)]
     return (
-        f"At 4,096 every CUDA rung has {in_units(cuda)} u. `cpu/strassen_buffer` has {whole}, while its leaf is the whole "
-        f"product, and after one level {level}."
+        f"Tilewright's kernels show the same. For n = 4,096 every CUDA kernel of the ladder has an error of {in_units(cuda)} u. "
+        f"Without recursion, `cpu/strassen_buffer` has an error of {whole}. With one level of recursion its error is "
+        f"{level}."
     )
 
 
 def grades(name: str) -> str:
     """Paths and dtypes down: the grade, the kind of algorithm, the slope, the largest error over the bound of Grade A."""
-    rows = [["path", "dtype", "grade", "algorithm found", "slope", "error over n·u·(\\|A\\|\\|B\\|)"]]
+    rows = [["path", "dtype", "grade", "algorithm found", "slope", "largest error / n·u·(\\|A\\|\\|B\\|)"]]
     for line in lines_of(name)[1]:
         if line["kind"] == "accuracy grade":
             slope = "–" if line["slope"] is None else f"{line['slope'] + 0.0:z.2f}"
@@ -153,7 +154,7 @@ def _short(number: float | None) -> str:
 
 def made_by_script(name: str) -> str:
     known = lines_of(name)[0]
-    return f"{known.get('gpu') or known['processor']}; {linked(name)}, made by `{command(known)}`."
+    return f"Measured on {known.get('gpu') or known['processor']}. Record: {linked(name)}, made by `{command(known)}`."
 
 
 def random_products(*names: str) -> str:
@@ -162,6 +163,8 @@ def random_products(*names: str) -> str:
     for name in names:
         known = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
         wrong, link = len(known["wrong"]), f"[{name}](../benchmarks/{name}.json)"
-        made = f"{known['environment']['processor']}; {link}, made by `{command(known['environment'])}`"
-        said.append(f"{known['count']:,} products, {wrong or 'none'} wrong: {made}.")
+        made = f"record {link}, made by `{command(known['environment'])}`"
+        said.append(
+            f"{known['count']:,} products on {known['environment']['processor']}, {wrong or 'none'} of them wrong: {made}."
+        )
     return "\n".join(f"- {each}" for each in said)

@@ -31,8 +31,8 @@ def streams(name: str) -> str:
     return (
         f"{table(cells)}\n\nEach case computes an ordinary NumPy array, or a file, from operands of the same kind. Times are "
         "medians. R is the time of a reference divided by the time of Tilewright, in the same run. *R torch* refers to "
-        "`(a.cuda() @ b.cuda()).cpu()`, *R cuBLASXt* to a cuBLASXt product including the registration of its arrays. "
-        "*Copies waited for* is the part of the time in which a GPU waited for a block between two multiplications. "
+        "`(a.cuda() @ b.cuda()).cpu()`, *R cuBLASXt* to a cuBLASXt product including the registration of its arrays."
+        "\n\n*Copies waited for* is the part of the time in which a GPU waited for a block between two multiplications. "
         f"Every C was verified.{_by(rows)} {where}, {known['cores']} cores, PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
