@@ -1,4 +1,4 @@
-"""Typical errors in units of u, grades, and errors over distributions."""
+"""Generates the tables of accuracy: typical errors, grades, and errors for each distribution of the operands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from .common import RECORDS, command, lines_of, linked, made_by, records_of, tab
 
 
 def error_table(name: str) -> str:
-    """Kernels down, sizes across, a table a dtype and precision; kernels whose errors agree share a row."""
+    """Return tables of typical errors, one for each dtype and precision, with a row for each kernel and a column for each size.
+
+    Kernels whose shown errors are equal share a row.
+    """
     records = [r for r in records_of(name) if accuracy.in_units(r)]
     parts = []
     for dtype, precision in dict.fromkeys((r.dtype, r.precision) for r in records):
@@ -29,12 +32,13 @@ def error_table(name: str) -> str:
 
 
 def in_units(record: BenchRecord | None) -> str:
+    """Return the typical error of a record in units of u as text, or a dash if there is none."""
     error = None if record is None else accuracy.in_units(record)
     return "–" if error is None else digits(error)
 
 
 def error_orders() -> str:
-    """Orders of addition down, sizes across: the error that NumPy measured, and the expected one in brackets."""
+    """Return the table of orders of addition and sizes: the measured error, and in brackets the predicted one."""
     of = {(r.kernel, r.k): r for r in records_of("cpu-error-orders") if "leaf" not in r.params}
     sizes = sorted({k for _, k in of})
     rows = [["order of addition", *(f"{k:,}" for k in sizes)]]
@@ -46,7 +50,10 @@ def error_orders() -> str:
 
 
 def error_levels() -> str:
-    """Levels of the recursions down: measured errors with the expected in brackets, beside sums that are cut alike."""
+    """Return the table of recursion levels: the measured errors of Strassen-like kernels, and in brackets the predicted ones.
+
+    The last column has a classical product whose sums are as long as those in the leaves.
+    """
     classical = {r.params["leaf"]: r for r in records_of("cpu-error-orders") if "leaf" in r.params}
     of = {(r.kernel, r.params["leaf"]): r for r in records_of("cpu-error-strassen")}
     kernels = list(dict.fromkeys(kernel for kernel, _ in of))
@@ -59,20 +66,20 @@ def error_levels() -> str:
 
 
 def error_of_s1() -> str:
-    """What the source found, in figures."""
+    """Return a sentence that compares the errors of CUDA kernels with those of Strassen's scheme, as source S1 did."""
     cuda = next(r for r in records_of("cuda-error-h200") if (r.kernel, r.n) == ("cuda/coalesced", 4096))
     leaves = {r.params["leaf"]: r for r in records_of("cpu-error-strassen") if r.kernel == "cpu/strassen_buffer"}
     said = [f"{in_units(r)} u, {(cuda.rms_error or 0) / (r.rms_error or 1):.1f} times smaller" for r in leaves.values()]
     whole, level = said[list(leaves).index(4096)], said[list(leaves).index(2048)]
     return (
-        f"Tilewright's kernels show the same. For n = 4,096 every CUDA kernel of the ladder has an error of {in_units(cuda)} u. "
-        f"Without recursion, `cpu/strassen_buffer` has an error of {whole}. With one level of recursion its error is "
+        f"Tilewright's kernels show the same. For n = 4,096 every CUDA kernel of the ladder has an error of "
+        f"{in_units(cuda)} u. Without recursion, `cpu/strassen_buffer` has an error of {whole}. With one level of recursion its error is "
         f"{level}."
     )
 
 
 def grades(name: str) -> str:
-    """Paths and dtypes down: the grade, the kind of algorithm, the slope, the largest error over the bound of Grade A."""
+    """Return the table of grades: for each path and dtype the grade, the kind of algorithm, the slope and the largest error."""
     rows = [["path", "dtype", "grade", "algorithm found", "slope", "largest error / n·u·(\\|A\\|\\|B\\|)"]]
     for line in lines_of(name)[1]:
         if line["kind"] == "accuracy grade":
@@ -88,12 +95,12 @@ def _sizes_of_grades(name: str) -> str:
 
 
 def by_distribution(name: str) -> str:
-    """Distributions down, paths across, a table a dtype: the largest error of an element in units of u·(|A||B|)."""
+    """Return tables of the largest errors, one for each dtype, with rows for distributions and columns for paths."""
     return _errors(name, "distribution", lambda line: not line["distribution"].startswith("graded:"))
 
 
 def by_span(name: str) -> str:
-    """Binades along k down, paths across."""
+    """Return tables of the largest errors, with a row for each span of magnitudes along k and a column for each path."""
 
     def at_the_size(line: dict[str, Any]) -> bool:
         return line["distribution"].startswith("graded") and line["distribution"] != "graded_rows"
@@ -102,7 +109,7 @@ def by_span(name: str) -> str:
 
 
 def by_size(name: str) -> str:
-    """Sizes down, paths across."""
+    """Return tables of the largest errors of uniform operands, with a row for each size and a column for each path."""
     return _errors(name, "n", lambda line: line["distribution"] == "uniform", lambda line: line["n"])
 
 
@@ -153,12 +160,13 @@ def _short(number: float | None) -> str:
 
 
 def made_by_script(name: str) -> str:
+    """Return where a record was measured, a link to it, and the command that made it."""
     known = lines_of(name)[0]
     return f"Measured on {known.get('gpu') or known['processor']}. Record: {linked(name)}, made by `{command(known)}`."
 
 
 def random_products(*names: str) -> str:
-    """A sentence for each record of random products on the CPU."""
+    """Return a list with one item for each record of random products on the CPU."""
     said = []
     for name in names:
         known = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Products on a cluster's workers: beside one process and Dask's own product, beside formulas, beside the simulation."""
+"""Generates the tables of products on a cluster: compared with one process, Dask's product, formulas and simulations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _rows(what: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def beside() -> str:
-    """Ours, one process, and Dask's own product."""
+    """Return the table that compares Tilewright on a cluster with one process and with Dask's own product."""
     environment, (ours,) = _rows("cluster beside one process")
     _, (dask,) = _rows("Dask's own product")
     one, ours_s = statistics.median(ours["one_process_2_threads_s"]), statistics.median(ours["cluster_s"])
@@ -45,7 +45,7 @@ def beside() -> str:
 
 
 def received() -> str:
-    """What each worker reads, beside the formula."""
+    """Return the table of the bytes that a worker reads, compared with the formula."""
     environment, rows = _rows("bytes of each worker")
     cells = [["m × n × k", "workers p×q", "largest amount that one worker read", "formula", "read / formula"]]
     for row in rows:
@@ -67,7 +67,7 @@ def received() -> str:
 
 
 def gpus() -> str:
-    """Two workers with a GPU each, beside one process that has both."""
+    """Return the table that compares two workers with one GPU each with one process that has both GPUs."""
     name = "cluster-gpus-h200"
     (row,) = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
     environment = row["environment"]
@@ -87,7 +87,7 @@ def gpus() -> str:
 
 
 def simulated() -> str:
-    """Runs beside the simulation of their plans."""
+    """Return the table that compares the times of products with simulations of their plans."""
     environment, rows = _rows("run beside its simulation")
     same = sum(row["read_bytes"] == row["replayed_bytes"] for row in rows)
     cells = [["m × n × k", "partition", "seconds", "simulated", "ratio", "at the run's pace", "ratio"]]
@@ -104,8 +104,8 @@ def simulated() -> str:
             ]
         )
     return (
-        f"{table(cells)}\n\n*Simulated* times are computed from the rates that the workers measured before the product. Times "
-        "*at the run's pace* are computed from rates that are scaled so that each simulated worker takes as long for a tile "
+        f"{table(cells)}\n\n*Simulated* times are computed from the rates that the workers measured before the product. "
+        "Times *at the run's pace* are computed from rates that are scaled so that each simulated worker takes as long for a tile "
         "as the real worker did. *Ratio* is the real time divided by the time to its left. In "
         f"{same} of {len(rows)} runs, every worker read exactly the bytes that its schedule states for the tiles that it "
         f"computed. {_record(environment)}"
@@ -113,7 +113,7 @@ def simulated() -> str:
 
 
 def scaling(name: str) -> str:
-    """Time and efficiency of each size on each number of simulated workers."""
+    """Return the table of the time and efficiency of each size on each number of simulated workers."""
     rows = [json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
     counts = list(dict.fromkeys(row["workers"] for row in rows))
     cells = [["workers", *(f"{count:,}" for count in counts)]]
@@ -123,9 +123,9 @@ def scaling(name: str) -> str:
     rates = rows[0]["rates"]
     made = f"Record: {linked(name)}, made by `{command(rows[0]['environment'])}`."
     return (
-        f"{table(cells)}\n\nEach cell has the simulated time and the efficiency: the operations of the product divided by those "
-        f"that all workers could do in that time. The products are float32. A worker has {rates['flops'] / 1e12:g} TFLOPS and "
-        f"a link of {rates['link_bytes'] / 1e9:g} GB/s, and A and B are in the workers' memory. {made}"
+        f"{table(cells)}\n\nEach cell has the simulated time and the efficiency: the operations of the product divided by "
+        "those that all workers could do in that time. The products are float32. A worker has "
+        f"{rates['flops'] / 1e12:g} TFLOPS and a link of {rates['link_bytes'] / 1e9:g} GB/s, and A and B are in the workers' memory. {made}"
     )
 
 

@@ -14,7 +14,8 @@ import tilewright
 
 PACKAGE = Path(tilewright.__file__).parent
 
-#: The components in the order of the table in docs/architecture.md. A module imports only from its own component and those before.
+#: The components in the order of the table in docs/architecture.md. A module imports only from its own component and those
+#: before.
 COMPONENTS = [
     *("errors", "records", "host", "cpu.native", "product"),
     *("cpu.codegen", "kernels", "cpu.engine", "cpu.kernels"),
