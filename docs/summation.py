@@ -98,7 +98,7 @@ def pairwise(a: Matrix, b: Matrix) -> Matrix:
 
 
 def folded(parts: Sequence[Matrix]) -> Matrix:
-    """Return the sum of matrices: the second half is added to the first half until one is left. Their number is a power of 2."""
+    """Return the sum of matrices, whose number is a power of 2, by adding the second half of them to the first half."""
     while len(parts) > 1:
         half = len(parts) // 2
         parts = [x + y for x, y in zip(parts[:half], parts[half:], strict=True)]

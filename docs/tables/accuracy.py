@@ -13,7 +13,7 @@ from .common import RECORDS, command, lines_of, linked, made_by, records_of, tab
 
 
 def error_table(name: str) -> str:
-    """Return tables of typical errors, one for each dtype and precision, with a row for each kernel and a column for each size.
+    """Return tables of typical errors, one for each dtype and precision, with rows for kernels and columns for sizes.
 
     Kernels whose shown errors are equal share a row.
     """
@@ -50,7 +50,7 @@ def error_orders() -> str:
 
 
 def error_levels() -> str:
-    """Return the table of recursion levels: the measured errors of Strassen-like kernels, and in brackets the predicted ones.
+    """Return the table of recursion levels: measured errors of Strassen-like kernels, and in brackets predicted ones.
 
     The last column has a classical product whose sums are as long as those in the leaves.
     """
@@ -73,13 +73,14 @@ def error_of_s1() -> str:
     whole, level = said[list(leaves).index(4096)], said[list(leaves).index(2048)]
     return (
         f"Tilewright's kernels show the same. For n = 4,096 every CUDA kernel of the ladder has an error of "
-        f"{in_units(cuda)} u. Without recursion, `cpu/strassen_buffer` has an error of {whole}. With one level of recursion its error is "
+        f"{in_units(cuda)} u. Without recursion, `cpu/strassen_buffer` has an error of {whole}. With one level of "
+        f"recursion its error is "
         f"{level}."
     )
 
 
 def grades(name: str) -> str:
-    """Return the table of grades: for each path and dtype the grade, the kind of algorithm, the slope and the largest error."""
+    """Return the table of grades: the grade, algorithm, slope and largest error of each path and dtype."""
     rows = [["path", "dtype", "grade", "algorithm found", "slope", "largest error / n·u·(\\|A\\|\\|B\\|)"]]
     for line in lines_of(name)[1]:
         if line["kind"] == "accuracy grade":
@@ -173,6 +174,7 @@ def random_products(*names: str) -> str:
         wrong, link = len(known["wrong"]), f"[{name}](../benchmarks/{name}.json)"
         made = f"record {link}, made by `{command(known['environment'])}`"
         said.append(
-            f"{known['count']:,} products on {known['environment']['processor']}, {wrong or 'none'} of them wrong: {made}."
+            f"{known['count']:,} products on {known['environment']['processor']}, {wrong or 'none'} of them wrong: "
+            f"{made}."
         )
     return "\n".join(f"- {each}" for each in said)

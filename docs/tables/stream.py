@@ -30,9 +30,11 @@ def streams(name: str) -> str:
     where = f"{len(gpus)}× {gpus[0]}" if len(gpus) > 1 else gpus[0]
     return (
         f"{table(cells)}\n\nEach case computes an ordinary NumPy array, or a file, from operands of the same kind. "
-        "Times are medians. R is the time of a reference divided by the time of Tilewright, in the same run. *R torch* refers to "
+        "Times are medians. R is the time of a reference divided by the time of Tilewright, in the same run. *R "
+        "torch* refers to "
         "`(a.cuda() @ b.cuda()).cpu()`, *R cuBLASXt* to a cuBLASXt product including the registration of its arrays."
-        "\n\n*Copies waited for* is the part of the time in which a GPU waited for a block between two multiplications. "
+        "\n\n*Copies waited for* is the part of the time in which a GPU waited for a block between two "
+        "multiplications. "
         f"Every C was verified.{_by(rows)} {where}, {known['cores']} cores, PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
@@ -76,8 +78,10 @@ def largest(name: str) -> str:
     _, rows = lines_of(name)
     row = max(rows, key=lambda row: row["n"])
     return (
-        f"The largest product so far is {row['n']:,}³ {row['dtype']}, three matrices of {row['n'] ** 2 * 4 / 2**30:.0f} GiB "
-        f"each. It took {row['median_s']:.1f} s on {len(row['lanes'])} GPUs, {row['gflops'] / 1000:.0f} TFLOPS ({linked(name)})."
+        f"The largest product so far is {row['n']:,}³ {row['dtype']}, three matrices of "
+        f"{row['n'] ** 2 * 4 / 2**30:.0f} GiB "
+        f"each. It took {row['median_s']:.1f} s on {len(row['lanes'])} GPUs, {row['gflops'] / 1000:.0f} TFLOPS "
+        f"({linked(name)})."
     )
 
 
@@ -123,6 +127,7 @@ def limits(name: str) -> str:
     formats = list(dict.fromkeys(case["format"] for case in cases))
     return (
         f"{table(cells)}\n\nEach figure is the largest of {len({tuple(case['shape']) for case in cases})} shapes in "
-        f"{len(formats)} file formats ({', '.join(formats)}). Operands and results were files. All rates were measured. "
+        f"{len(formats)} file formats ({', '.join(formats)}). Operands and results were files. All rates were "
+        f"measured. "
         f"Record: {linked(name)}, made by `python benchmarks/memory_limits.py OUT.jsonl`."
     )
