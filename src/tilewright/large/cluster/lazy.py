@@ -485,7 +485,7 @@ class Layout:
     columns: tuple[int, ...]
 
     def check(self, name: str, pieces: Sequence[Matrix]) -> None:
-        """Raise ShapeError if a chunk has another shape than its Dask array states. ``map_blocks`` can return such chunks."""
+        """Raise ShapeError if a chunk has another shape than its Dask array states, which ``map_blocks`` can cause."""
         heights, widths = ([y - x for x, y in itertools.pairwise(edges)] for edges in (self.rows, self.columns))
         for piece, shape in zip(pieces, itertools.product(heights, widths), strict=True):
             if piece.shape != shape:

@@ -1,4 +1,4 @@
-"""The messages between the client and the workers, as objects that can be pickled: products, plans and reports of workers."""
+"""The messages between the client and the workers, as objects that can be pickled: products, plans and reports."""
 
 from __future__ import annotations
 

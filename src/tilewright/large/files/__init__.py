@@ -1,11 +1,13 @@
-"""Matrices in files: read and written by rectangles, without a memory map, so that the use of memory is known.
+"""Matrices in files, which are read and written one rectangle at a time and without a memory map, so that the memory that
+is used is known.
 
-``.npy``, raw bytes and ``.safetensors`` are read and written in place by positional system calls, from several threads;
-so are HDF5 datasets that lie in one piece. Zarr and chunked HDF5 go through their libraries, piece by piece.
-All of them can be read at URLs too, through fsspec, by ranges of bytes.
-A matrix that is written lies in the directory ``NAME.tilewright`` until it is complete. Until then an existing file of its
-name can be read as an input; a file that is open afterwards keeps its contents, but an open zarr directory changes. An
-existing file is replaced only where the caller says so.
+``.npy``, raw bytes and ``.safetensors`` are read and written in place with positional system calls, from several threads.
+So are HDF5 datasets that are contiguous in their file. Zarr arrays and chunked HDF5 datasets are read and written through
+their libraries, some chunks at a time. Files at URLs can be read in all formats, by ranges of bytes, through fsspec.
+
+A matrix that is being written is in the directory ``NAME.tilewright`` until it is complete. An existing file with the name
+of the result is replaced only if the caller says so, and can be read as an operand until then. A program that has the old
+file open afterwards still sees the old contents, but an open zarr directory changes.
 """
 
 from __future__ import annotations
@@ -124,8 +126,10 @@ def open_array(
     name: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """An array of any number of axes to read, by ``read_box``, of which ``as_matrix`` makes a matrix; one of two axes is a
-    matrix. Arguments and errors are those of ``open_matrix``."""
+    """Open an array of any number of axes, to be read by ``read_box``. ``as_matrix`` makes a matrix of it.
+
+    An array of two axes is a matrix itself. Arguments and errors are those of ``open_matrix``.
+    """
     if not isinstance(where, (str, os.PathLike)):
         array = ArraySource(where)
         whole = getattr(where, "base", None)
@@ -147,7 +151,7 @@ def open_array(
 
 
 def shown(where: Any) -> object:
-    """The name of an operand in messages: that of its file."""
+    """Return the name of an operand for messages, which is that of its file."""
     if not isinstance(where, (str, os.PathLike)):
         return "the array"
     _, path, member = locate(os.fspath(where))
