@@ -30,10 +30,10 @@ def beside() -> str:
     )
     peak = max(ours["peak_bytes"]) / 2**30
     cells = [
-        ["way", "time"],
+        ["method", "time"],
         ["one process, 2 threads", f"{one:.1f} s"],
         ["4 workers of one thread and 1 GiB", f"{ours_s:.1f} s, {peak:.2f} GiB at most in a worker"],
-        ["Dask's `a @ b` on such workers", theirs],
+        ["Dask's `a @ b` on 4 such workers", theirs],
     ]
     shape = f"({ours['m']}×{ours['k']}) · ({ours['k']}×{ours['n']}) float32"
     return (
@@ -75,7 +75,7 @@ def gpus() -> str:
     environment = row["environment"]
     seconds = {way: statistics.median(run["seconds"] for run in runs) for way, runs in row["runs"].items()}
     rate = 2 * row["size"] ** 3 / 1e12
-    cells = [["way", "time", "TFLOPS"]]
+    cells = [["method", "time", "TFLOPS"]]
     for way, text in (("one process", "one process, both GPUs"), ("workers", "two workers, a GPU each")):
         cells.append([text, f"{seconds[way]:.2f} s", f"{rate / seconds[way]:.1f}"])
     n = row["size"]

@@ -444,8 +444,9 @@ def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "stan
     Random vectors show which rows may contain errors (Freivalds 1977). The elements of these rows are compared
     with the bound, in wider arithmetic. A product whose errors are all within the bound is never rejected.
     Integers are compared modulo their size: a row with one wrong element is always found, and a row with several
-    wrong elements is missed with a probability of at most 2^-7. If a row of A contains an infinity or a NaN, or a
-    column of C has them everywhere, only some of its elements are compared.
+    wrong elements is missed with a probability of at most 2^-7. Random vectors show nothing in rows in which A
+    has an infinity or a NaN, and in columns in which B or most of C has one. Of such rows and columns only some
+    elements are compared.
 
     Examples
     --------

@@ -4,10 +4,10 @@ that finishes early takes tiles of others.
 
 A tile passes through these states, and never goes back:
 
-    left       at first, in the list of its region's place
-    claimed    ``Queue.take``, for the place whose executor asks: AHEAD of the tile that this place computes
-    scheduled  ``RunningSchedule.add``, on the thread that claimed: its entries are at the ends of the schedule's three lists
-    stored     the thread of the stores, which calls ``stored``
+    left       at first: the tile is in the list of the place that has its region
+    claimed    after ``Queue.take`` has given the tile to a place, AHEAD tiles before this place computes it
+    scheduled  after ``RunningSchedule.add`` has appended the tile's entries to the three lists of the schedule
+    stored     after the thread of the stores has written the tile to the result; it then calls ``stored``
 
 An entry of the schedule is *added* with its tile. The thread of its list takes the entry when all earlier entries of the
 list are submitted. It waits until the entries named in ``after_multiply``, ``needs`` and ``after_store`` are submitted too,
@@ -209,9 +209,9 @@ class Queue:
     finish all remaining tiles before it would finish one, because all would have to wait for it. ``clock`` returns seconds.
     A place has one of these states:
 
-        active   gets tiles       at first; ``back``; from "refused" ``leave`` of another place, whose tiles are left again
-        refused  gets no tile     ``take``, if no tile is left for it, or if the others are sooner
-        lost     gets no tile     ``leave``; only ``back`` ends it
+        active   gets tiles    at first; after ``back``; and after "refused" if another place is lost and its tiles are left
+        refused  gets no tile  after ``take`` found no tile for it, or found that the other places would finish sooner
+        lost     gets no tile  after ``leave``, until ``back`` is called
     """
 
     def __init__(
