@@ -106,7 +106,8 @@ class RunTotals:
 class Job:
     """A planned product. ``plan`` says what ``run`` will do, and ``measured`` what it has done so far.
 
-    ``complete`` means that an earlier run has finished the result, so that nothing is left to do.
+    ``complete`` means that an earlier run has finished the result, so that nothing is left to do. ``discarded`` is the
+    number of finished tiles of an interrupted run that are lost when this job runs, because it does not resume that run.
     """
 
     product: Product
@@ -120,6 +121,7 @@ class Job:
     begun: BegunProduct | None
     plan: StreamPlan
     complete: bool = False
+    discarded: int = 0
     measured: RunTotals = field(init=False)
     #: Whether the journal names an unfinished file, so that another run can go on with its tiles.
     resumable: bool = field(init=False)
@@ -268,7 +270,7 @@ def plan_job(
     ResumeError if it cannot be resumed, and FileError.
     """
     work = journal = begun = None
-    complete = False
+    complete, discarded = False, 0
     facts: Mapping[str, str] = {}
     if isinstance(target, (str, os.PathLike)):
         # With resume, an existing file may be the finished result, or what the interrupted run was to overwrite.
@@ -288,13 +290,23 @@ def plan_job(
             work.output = dataclasses.replace(output, overwrite=overwrite)
             if not complete:
                 work.output.check()
+        else:
+            discarded = _finished_tiles(work)
     if complete:
         plan = plan_nothing(Problem(*product.shape, product.dtype.name), placement.room)
         plan = _on_places(plan, product, placement)
         return Job(product, placement, compute, plan.rates, target, work, journal, facts, None, plan, complete)
     rates = placement.rates(product.a, product.b, target, dtype_of_blocks(placement.choice.compute))
     plan = _on_places(_planned(product, placement, rates, begun, options.partition), product, placement)
-    return Job(product, placement, compute, rates, target, work, journal, facts, begun, plan)
+    return Job(product, placement, compute, rates, target, work, journal, facts, begun, plan, discarded=discarded)
+
+
+def _finished_tiles(work: WorkDirectory) -> int:
+    """How many tiles of an interrupted run are in the unfinished matrix; 0 where its journal cannot be read."""
+    with contextlib.suppress(ResumeError):
+        begun = read_journal(work.path / JOURNAL)
+        return len(begun.finished) if begun is not None and begun.inode == work.unfinished else 0
+    return 0
 
 
 def refuse_inside(target: Path, sources: Sequence[Source]) -> None:
