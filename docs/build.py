@@ -1,8 +1,8 @@
-"""Generates what README and docs say in figures, from the committed records: ``python docs/build.py``.
+"""Generates the figures in README and docs from the committed records: ``python docs/build.py``.
 
-``--check`` changes nothing and exits with 1 where something is stale. Outputs of commands and
-charts are made, and compared, only under the versions that ``docs/constraints.txt`` pins. Between the markers
-``<!-- generated: NAME -->`` and ``<!-- end -->`` stands what this wrote; everything else is written by hand.
+With ``--check`` the script changes nothing, and exits with 1 if a document is out of date. It makes or compares outputs of
+commands and charts only if the installed packages have the versions in ``docs/constraints.txt``. It replaces the text
+between the markers ``<!-- generated: NAME -->`` and ``<!-- end -->``. All other text is written by hand.
 """
 
 from __future__ import annotations
@@ -150,26 +150,29 @@ CONSTRAINTS = ROOT / "docs" / "constraints.txt"
 
 
 def pinned() -> dict[str, str]:
-    """Package → the version with which the documents are made."""
+    """Return the version of each package with which the documents are made."""
     lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
 def differing() -> list[str]:
-    """Packages that are here in another version than the pinned one, in words."""
+    """Return a text for each package whose installed version differs from the pinned one."""
     here = {name: version(name) for name in pinned()} | {"nvidia-cuda-nvrtc": compiler().removeprefix("NVRTC ")}
     return [f"{name} {here[name]}, not {wanted}" for name, wanted in pinned().items() if here[name] != wanted]
 
 
 def made_by() -> str:
-    """The versions under which outputs are made."""
+    """Return a sentence that names the package versions with which outputs of commands are made."""
     names = {"nvidia-cuda-nvrtc": "NVRTC", "rich": "rich", "typer": "typer"}
     versions = ", ".join(f"{word} {pinned()[name]}" for name, word in names.items())
     return f"The outputs on this page were made with {versions}."
 
 
 def output(command: str) -> str:
-    """What a command prints on 80 columns, under the command itself. It runs in this process, which has imported all."""
+    """Return a code block with a command and what it prints on 80 columns.
+
+    The command runs in this process, because a new process would have to import the package again.
+    """
     said, errors = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(ROOT),
@@ -186,8 +189,11 @@ def output(command: str) -> str:
 
 
 def filled(text: str, *, outputs: bool = True, above: str = "../") -> str:
-    """The text with every generated part replaced by what it should be now; ``outputs`` are those of commands, ``above``
-    is the way from the page to the project's root."""
+    """Return the text of a page with every generated part replaced by its current content.
+
+    ``outputs`` says whether outputs of commands are generated too. ``above`` is the relative path from the page to the
+    project's root.
+    """
 
     def fill(match: re.Match[str]) -> str:
         return f"{match[1]}\n{GENERATED[match[2]]().replace('](../', f']({above}')}\n{match[3]}"
@@ -204,22 +210,23 @@ def filled(text: str, *, outputs: bool = True, above: str = "../") -> str:
 
 
 def documents() -> list[Path]:
+    """Return README and all pages of the documentation."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def written(path: Path, *, outputs: bool = True) -> str:
-    """What a document should be now."""
+    """Return the current content of a document."""
     above = "../" * (len(path.relative_to(ROOT).parts) - 1 if path.is_relative_to(ROOT) else 1)
     return filled(path.read_text(encoding="utf-8"), outputs=outputs, above=above)
 
 
 def stale(*, outputs: bool = False) -> list[Path]:
-    """The documents that say something else than the records, and with ``outputs`` than the commands."""
+    """Return the documents that differ from the records or, with ``outputs``, from the outputs of the commands."""
     return [path for path in documents() if written(path, outputs=outputs) != path.read_text(encoding="utf-8")]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write what is stale; with ``--check`` only name it, and return 1 where there is any."""
+    """Rewrite the documents that are out of date. With ``--check`` only name them, and return 1 if there are any."""
     parser = argparse.ArgumentParser(
         description="Build the generated parts of README and docs from the committed records."
     )
@@ -251,7 +258,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def draw(name: str, records: list[BenchRecord]) -> None:
-    """A chart of some records as ``NAME.svg``, for light and for dark paper."""
+    """Draw a chart of some records as ``NAME.svg``, for a light and for a dark background."""
     with tempfile.TemporaryDirectory() as folder:
         for path in save_figures(records, folder, formats=("svg",), themes=("light", "dark")):
             if path.stem in (name, f"{name}-dark"):

@@ -1,12 +1,12 @@
-"""Sums in float32, added up in several orders by NumPy: the experiment behind docs/accuracy.md.
+"""Adds products in float32 in several orders with NumPy, and measures the errors: the experiment of docs/accuracy.md.
 
-``python docs/summation.py`` writes its record. The operands are those of the benchmarks on a GPU, seed included, and so are
-the elements of C that are looked at. A kernel that gives the same bits adds up in that order.
+``python docs/summation.py`` writes a record. It uses the operands of the GPU benchmarks, from the same seed, and compares
+the same elements of C. If a kernel gives the same bits as an order of addition here, the kernel adds in that order.
 
-A product passes through some number of roundings on its way into C, and each rounding's error is proportional to the
-partial sum then. Terms of random sign make partial sums whose squares grow with their number of terms. So the typical error
-of a sum, ‖C − A·B‖ over ‖A·B‖, is ROUNDING·u·√d, where d is the number of roundings that a product passes through on
-average: a running sum over k has k/2.
+The typical error of a sum is ‖C − A·B‖ divided by ‖A·B‖. A rule predicts it: each rounding adds an error proportional to
+the current partial sum, and if terms have random signs, the mean square of a partial sum grows in proportion to its number
+of terms. So the typical error is ROUNDING·u·√d, where d is the number of roundings that affect a product on average. For a
+running sum over k, d is about k/2.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ Matrix = NDArray[np.float32]
 
 
 def running(a: Matrix, b: Matrix) -> Matrix:
-    """One sum over all of k by fused multiply-adds: a float64 holds the product exactly, so only the sum is rounded."""
+    """Return A·B with one running sum over all of k, as fused multiply-adds compute it.
+
+    A float64 holds each product exactly, so only the sum is rounded.
+    """
     total = np.zeros((a.shape[0], b.shape[1]), np.float32)
     wide_a, wide_b = a.T.astype(np.float64), b.astype(np.float64)
     for column, row in zip(wide_a, wide_b, strict=True):
@@ -49,19 +52,25 @@ def running(a: Matrix, b: Matrix) -> Matrix:
 
 
 def blocks(a: Matrix, b: Matrix, kc: int) -> Matrix:
-    """A running sum for each ``kc`` of k, added up one after another: a panel of k in registers."""
+    """Return A·B with one running sum for each block of ``kc`` elements of k; the sums are added one after another.
+
+    Kernels that sum a panel of k in registers add in this order.
+    """
     parts = range(0, a.shape[1], kc)
     return functools.reduce(np.add, (running(a[:, p : p + kc], b[p : p + kc]) for p in parts))
 
 
 def leaves(a: Matrix, b: Matrix, leaf: int, kc: int) -> Matrix:
-    """The same for each ``leaf`` of k: a classical product, its sums cut as those of a recursion that ends in ``blocks``."""
+    """Return A·B as a sum of products ``blocks`` for each ``leaf`` elements of k.
+
+    This is a classical product whose sums are as long as those in the leaves of Strassen's recursion.
+    """
     parts = range(0, a.shape[1], leaf)
     return functools.reduce(np.add, (blocks(a[:, p : p + leaf], b[p : p + leaf], kc) for p in parts))
 
 
 def rounded_operands(a: Matrix, b: Matrix) -> Matrix:
-    """A running sum of operands rounded to 10 bits of fraction, to nearest: what tf32 tensor cores are given."""
+    """Return a running sum over operands that are first rounded to TF32, which has 10 bits of fraction."""
     return running(_tf32(a), _tf32(b))
 
 
@@ -70,23 +79,26 @@ def _tf32(x: Matrix) -> Matrix:
 
 
 def lanes(a: Matrix, b: Matrix, count: int) -> Matrix:
-    """``count`` running sums, of every ``count``-th product each, folded by halves: accumulators in vectors."""
+    """Return A·B with ``count`` running sums, each of every ``count``-th product, which are then added by halves.
+
+    Kernels whose accumulators are the lanes of vectors add in this order.
+    """
     return folded([running(a[:, i::count], b[i::count]) for i in range(count)])
 
 
 def dealt(a: Matrix, b: Matrix, parts: int, slice: int) -> Matrix:
-    """``parts`` running sums that get ``slice`` products each in turn, added up one after another."""
+    """Return A·B with ``parts`` running sums that take turns of ``slice`` products; the sums are added one after another."""
     turn = np.arange(a.shape[1]) // slice % parts
     return functools.reduce(np.add, (running(a[:, turn == i], b[turn == i]) for i in range(parts)))
 
 
 def pairwise(a: Matrix, b: Matrix) -> Matrix:
-    """Rounded products, folded by halves."""
+    """Return A·B by pairwise summation of rounded products."""
     return folded([np.multiply.outer(column, row) for column, row in zip(a.T, b, strict=True)])
 
 
 def folded(parts: Sequence[Matrix]) -> Matrix:
-    """The sum of a power of two of matrices, by halves."""
+    """Return the sum of matrices, whose number is a power of 2, by adding the second half of them to the first half."""
     while len(parts) > 1:
         half = len(parts) // 2
         parts = [x + y for x, y in zip(parts[:half], parts[half:], strict=True)]
@@ -107,7 +119,7 @@ ORDERS: dict[str, Callable[..., Matrix]] = {
 
 
 def roundings(order: str, k: int, *, kc: int = 0, count: int = 0, leaf: int = 0, parts: int = 1, **_: int) -> float:
-    """d: how many roundings a product passes through on average.
+    """Return d, the number of roundings that affect a product on average.
 
     >>> roundings("sum/running", 1024), roundings("sum/pairwise", 1024)
     (512.5, 11.0)
@@ -130,10 +142,11 @@ def roundings(order: str, k: int, *, kc: int = 0, count: int = 0, leaf: int = 0,
 
 
 def expected(order: str, k: int, **params: int) -> float:
-    """The typical error in units of u = 2^-24.
+    """Return the typical error that the rule predicts, in units of u = 2^-24.
 
-    Rounding uniform operands to 11 bits costs each 2^-11/√7 of its size, whatever k is: in a binade the mean square of the
-    errors is a third of half a unit's square, and the sum over the binades 1/7 of the operands' mean square.
+    Rounding uniform operands to 11 bits changes each by 2^-11/√7 of its size in the root mean square, independent of k.
+    In one binade the mean square of the errors is one third of the square of half a unit. The sum over all binades is 1/7
+    of the mean square of the operands, in the same units.
     """
     if order == "sum/rounded_operands":
         return math.hypot(expected("sum/running", k), math.sqrt(2 / 7) * 2**13)
@@ -156,10 +169,11 @@ SCHEMES = {"cpu/strassen": STRASSEN, "cpu/strassen_winograd": WINOGRAD}
 
 
 def growth(scheme: tuple[Sequence[Sequence[int]], ...]) -> float:
-    """By what one level multiplies the squared error of its products, relative to C.
+    """Return the factor by which one level of recursion multiplies the mean squared error, relative to C.
 
-    A product of sums of x quarters of A and y of B has elements of x·y times the variance, and errors with them. Quarters of
-    C add up whole products, but what is not theirs cancels: 2 of the variance are left.
+    The product of a sum of x quarters of A and a sum of y quarters of B has x·y times the variance of the product of two
+    quarters, and its squared error grows as much. A quarter of C adds several such products. Terms that do not belong to
+    the quarter cancel, and a variance of 2 remains.
 
     >>> growth(STRASSEN), growth(WINOGRAD)
     (4.0, 7.0)
@@ -169,7 +183,10 @@ def growth(scheme: tuple[Sequence[Sequence[int]], ...]) -> float:
 
 
 def expected_of_recursions(k: int, leaf: int) -> dict[str, float]:
-    """The typical errors in units of u after halving down to ``leaf``; the roundings of the additions are left out."""
+    """Return the predicted typical errors, in units of u, of Strassen-like kernels that recurse down to ``leaf``.
+
+    The prediction ignores the roundings when quarters are added.
+    """
     of_leaf, levels = expected("sum/blocks", leaf, kc=KC), math.log2(k / leaf)
     return {kernel: of_leaf * growth(scheme) ** (levels / 2) for kernel, scheme in SCHEMES.items()}
 
@@ -179,13 +196,14 @@ def expected_of_recursions(k: int, leaf: int) -> dict[str, float]:
 
 @functools.cache
 def operands(k: int) -> tuple[Matrix, Matrix, ErrorSample]:
-    """Rows of A, columns of B, and what the product of them is held to."""
+    """Return rows of A, columns of B, and the exact product of these with which results are compared."""
     a, b = (np.asarray(x, np.float32) for x in random_values((k, k, k), FORMATS["float32"], SEED))
     sample = ErrorSample(a, b)
     return a[sample.rows], np.ascontiguousarray(b[:, sample.columns]), sample
 
 
 def record(order: str, k: int, **params: int) -> BenchRecord:
+    """Measure the typical error of one order of addition for products of size k, and return it as a record."""
     a, b, sample = operands(k)
     about = {"expected": expected(order, k, **params)}
     if "leaf" in params:
@@ -197,6 +215,7 @@ def record(order: str, k: int, **params: int) -> BenchRecord:
 
 
 def main() -> int:
+    """Measure all orders of addition at all sizes, and write the record."""
     made = []
     for k in SIZES:
         made += [record("sum/running", k), record("sum/blocks", k, kc=KC), record("sum/lanes", k, count=64)]

@@ -1,4 +1,4 @@
-"""Typical errors in units of u, grades, and errors over distributions."""
+"""Generates the tables of accuracy: typical errors, grades, and errors for each distribution of the operands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from .common import RECORDS, command, lines_of, linked, made_by, records_of, tab
 
 
 def error_table(name: str) -> str:
-    """Kernels down, sizes across, a table a dtype and precision; kernels whose errors agree share a row."""
+    """Return tables of typical errors, one for each dtype and precision, with rows for kernels and columns for sizes.
+
+    Kernels whose shown errors are equal share a row.
+    """
     records = [r for r in records_of(name) if accuracy.in_units(r)]
     parts = []
     for dtype, precision in dict.fromkeys((r.dtype, r.precision) for r in records):
@@ -25,16 +28,17 @@ def error_table(name: str) -> str:
         rows = [["kernel", *(f"{n:,}" for n in sizes)], *([", ".join(who), *errors] for errors, who in alike.items())]
         said = f"{dtype}{'' if precision == 'standard' else f', {precision}'}, u = 2^{accuracy.UNITS[dtype]}"
         parts.append(f"{said}:\n\n{table(rows)}")
-    return "\n\n".join([*parts, made_by(name)])
+    return "\n\n".join([*parts, f"Measured on {made_by(name)}"])
 
 
 def in_units(record: BenchRecord | None) -> str:
+    """Return the typical error of a record in units of u as text, or a dash if there is none."""
     error = None if record is None else accuracy.in_units(record)
     return "–" if error is None else digits(error)
 
 
 def error_orders() -> str:
-    """Orders of addition down, sizes across: the error that NumPy measured, and the expected one in brackets."""
+    """Return the table of orders of addition and sizes: the measured error, and in brackets the predicted one."""
     of = {(r.kernel, r.k): r for r in records_of("cpu-error-orders") if "leaf" not in r.params}
     sizes = sorted({k for _, k in of})
     rows = [["order of addition", *(f"{k:,}" for k in sizes)]]
@@ -42,37 +46,42 @@ def error_orders() -> str:
         params = "".join(f" {name}={value}" for name, value in of[order, sizes[0]].params.items())
         cells = [f"{in_units(of[order, k])} ({digits(of[order, k].about['expected'])})" for k in sizes]
         rows.append([f"`{order}{params}`", *cells])
-    return f"{table(rows)}\n\n{made_by('cpu-error-orders')}"
+    return f"{table(rows)}\n\nMeasured with {made_by('cpu-error-orders')}"
 
 
 def error_levels() -> str:
-    """Levels of the recursions down: measured errors with the expected in brackets, beside sums that are cut alike."""
+    """Return the table of recursion levels: measured errors of Strassen-like kernels, and in brackets predicted ones.
+
+    The last column has a classical product whose sums are as long as those in the leaves.
+    """
     classical = {r.params["leaf"]: r for r in records_of("cpu-error-orders") if "leaf" in r.params}
     of = {(r.kernel, r.params["leaf"]): r for r in records_of("cpu-error-strassen")}
     kernels = list(dict.fromkeys(kernel for kernel, _ in of))
-    rows = [["levels (leaf)", *(f"`{kernel}`" for kernel in kernels), "classical, sums cut alike"]]
+    rows = [["levels (leaf)", *(f"`{kernel}`" for kernel in kernels), "classical, sums as long as in the leaves"]]
     for level, (leaf, alike) in enumerate(sorted(classical.items(), reverse=True)):
         known = [alike.about.get(kernel.replace("_buffer", "")) for kernel in kernels]
         cells = [f"{in_units(of[kernel, leaf])} ({digits(e)})" for kernel, e in zip(kernels, known, strict=True)]
         rows.append([f"{level} ({leaf:,})", *cells, f"{in_units(alike)} ({digits(alike.about['expected'])})"])
-    return f"{table(rows)}\n\nn = 4,096, float32. {made_by('cpu-error-strassen')}"
+    return f"{table(rows)}\n\nn = 4,096, float32. Measured on {made_by('cpu-error-strassen')}"
 
 
 def error_of_s1() -> str:
-    """What the source found, in figures."""
+    """Return a sentence that compares the errors of CUDA kernels with those of Strassen's scheme, as source S1 did."""
     cuda = next(r for r in records_of("cuda-error-h200") if (r.kernel, r.n) == ("cuda/coalesced", 4096))
     leaves = {r.params["leaf"]: r for r in records_of("cpu-error-strassen") if r.kernel == "cpu/strassen_buffer"}
-    said = [f"{in_units(r)} u, {(cuda.rms_error or 0) / (r.rms_error or 1):.1f} times less" for r in leaves.values()]
+    said = [f"{in_units(r)} u, {(cuda.rms_error or 0) / (r.rms_error or 1):.1f} times smaller" for r in leaves.values()]
     whole, level = said[list(leaves).index(4096)], said[list(leaves).index(2048)]
     return (
-        f"At 4,096 every CUDA rung has {in_units(cuda)} u. `cpu/strassen_buffer` has {whole}, while its leaf is the whole "
-        f"product, and after one level {level}."
+        f"Tilewright's kernels show the same. For n = 4,096 every CUDA kernel of the ladder has an error of "
+        f"{in_units(cuda)} u. Without recursion, `cpu/strassen_buffer` has an error of {whole}. With one level of "
+        f"recursion its error is "
+        f"{level}."
     )
 
 
 def grades(name: str) -> str:
-    """Paths and dtypes down: the grade, the kind of algorithm, the slope, the largest error over the bound of Grade A."""
-    rows = [["path", "dtype", "grade", "algorithm found", "slope", "error over n·u·(\\|A\\|\\|B\\|)"]]
+    """Return the table of grades: the grade, algorithm, slope and largest error of each path and dtype."""
+    rows = [["path", "dtype", "grade", "algorithm found", "slope", "largest error / n·u·(\\|A\\|\\|B\\|)"]]
     for line in lines_of(name)[1]:
         if line["kind"] == "accuracy grade":
             slope = "–" if line["slope"] is None else f"{line['slope'] + 0.0:z.2f}"
@@ -87,12 +96,12 @@ def _sizes_of_grades(name: str) -> str:
 
 
 def by_distribution(name: str) -> str:
-    """Distributions down, paths across, a table a dtype: the largest error of an element in units of u·(|A||B|)."""
+    """Return tables of the largest errors, one for each dtype, with rows for distributions and columns for paths."""
     return _errors(name, "distribution", lambda line: not line["distribution"].startswith("graded:"))
 
 
 def by_span(name: str) -> str:
-    """Binades along k down, paths across."""
+    """Return tables of the largest errors, with a row for each span of magnitudes along k and a column for each path."""
 
     def at_the_size(line: dict[str, Any]) -> bool:
         return line["distribution"].startswith("graded") and line["distribution"] != "graded_rows"
@@ -101,7 +110,7 @@ def by_span(name: str) -> str:
 
 
 def by_size(name: str) -> str:
-    """Sizes down, paths across."""
+    """Return tables of the largest errors of uniform operands, with a row for each size and a column for each path."""
     return _errors(name, "n", lambda line: line["distribution"] == "uniform", lambda line: line["n"])
 
 
@@ -152,16 +161,20 @@ def _short(number: float | None) -> str:
 
 
 def made_by_script(name: str) -> str:
+    """Return where a record was measured, a link to it, and the command that made it."""
     known = lines_of(name)[0]
-    return f"{known.get('gpu') or known['processor']}; {linked(name)}, made by `{command(known)}`."
+    return f"Measured on {known.get('gpu') or known['processor']}. Record: {linked(name)}, made by `{command(known)}`."
 
 
 def random_products(*names: str) -> str:
-    """A sentence for each record of random products on the CPU."""
+    """Return a list with one item for each record of random products on the CPU."""
     said = []
     for name in names:
         known = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
         wrong, link = len(known["wrong"]), f"[{name}](../benchmarks/{name}.json)"
-        made = f"{known['environment']['processor']}; {link}, made by `{command(known['environment'])}`"
-        said.append(f"{known['count']:,} products, {wrong or 'none'} wrong: {made}.")
+        made = f"record {link}, made by `{command(known['environment'])}`"
+        said.append(
+            f"{known['count']:,} products on {known['environment']['processor']}, {wrong or 'none'} of them wrong: "
+            f"{made}."
+        )
     return "\n".join(f"- {each}" for each in said)

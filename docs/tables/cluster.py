@@ -1,4 +1,4 @@
-"""Products on a cluster's workers: beside one process and Dask's own product, beside formulas, beside the simulation."""
+"""Generates the tables of products on a cluster: compared with one process, Dask's product, formulas and simulations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _rows(what: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def beside() -> str:
-    """Ours, one process, and Dask's own product."""
+    """Return the table that compares Tilewright on a cluster with one process and with Dask's own product."""
     environment, (ours,) = _rows("cluster beside one process")
     _, (dask,) = _rows("Dask's own product")
     one, ours_s = statistics.median(ours["one_process_2_threads_s"]), statistics.median(ours["cluster_s"])
@@ -30,62 +30,69 @@ def beside() -> str:
     )
     peak = max(ours["peak_bytes"]) / 2**30
     cells = [
-        ["way", "time"],
+        ["method", "time"],
         ["one process, 2 threads", f"{one:.1f} s"],
         ["4 workers of one thread and 1 GiB", f"{ours_s:.1f} s, {peak:.2f} GiB at most in a worker"],
-        ["Dask's `a @ b` on such workers", theirs],
+        ["Dask's `a @ b` on 4 such workers", theirs],
     ]
     shape = f"({ours['m']}×{ours['k']}) · ({ours['k']}×{ours['n']}) float32"
     return (
-        f"{table(cells)}\n\n{shape} from zarr to zarr on {environment['processor']}, 2 cores; medians of "
-        f"{len(ours['cluster_s'])} runs in turns, with the same bits. R, the time of one process divided by ours, is "
-        f"{ours['R']:.2f}. {_record(environment)}"
+        f"{table(cells)}\n\nThe product {shape} reads and writes zarr arrays. It was measured on 2 cores of "
+        f"{environment['processor']}. Times are medians of {len(ours['cluster_s'])} runs each, in alternation; all "
+        f"results "
+        f"had the same bits. R, the time of one process divided by that of the 4 workers, is {ours['R']:.2f}. "
+        f"{_record(environment)}"
     )
 
 
 def received() -> str:
-    """What each worker reads, beside the formula."""
+    """Return the table of the bytes that a worker reads, compared with the formula."""
     environment, rows = _rows("bytes of each worker")
-    cells = [["m × n × k", "workers down × across", "most that a worker read", "formula", "over it"]]
+    cells = [["m × n × k", "workers p×q", "largest amount that one worker read", "formula", "read / formula"]]
     for row in rows:
         most = max(row["read_bytes"]) / 2**20
         shape = f"{row['m']} × {row['n']} × {row['k']}"
         cells.append(
             [
                 shape,
-                "each a part of k" if row["partition"] == "layers" else row["partition"].replace("x", "×"),
+                "parts of k" if row["partition"] == "layers" else row["partition"].replace("x", "×"),
                 f"{most:.1f} MiB",
                 f"{row['formula_bytes'] / 2**20:.1f} MiB",
                 f"{row['over_formula']:.3f}",
             ]
         )
     return (
-        f"{table(cells)}\n\nNo worker took tiles of another, as always with a stated partition, and Dask's work stealing "
-        f"was off. {_record(environment)}"
+        f"{table(cells)}\n\nWith a stated partition, no worker takes tiles of another worker. Dask's work stealing "
+        f"was off. "
+        f"{_record(environment)}"
     )
 
 
 def gpus() -> str:
-    """Two workers with a GPU each, beside one process that has both."""
+    """Return the table that compares two workers with one GPU each with one process that has both GPUs."""
     name = "cluster-gpus-h200"
     (row,) = map(json.loads, (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines())
     environment = row["environment"]
     seconds = {way: statistics.median(run["seconds"] for run in runs) for way, runs in row["runs"].items()}
     rate = 2 * row["size"] ** 3 / 1e12
-    cells = [["way", "time", "TFLOPS"]]
+    cells = [["method", "time", "TFLOPS"]]
     for way, text in (("one process", "one process, both GPUs"), ("workers", "two workers, a GPU each")):
         cells.append([text, f"{seconds[way]:.2f} s", f"{rate / seconds[way]:.1f}"])
     n = row["size"]
     return (
-        f"{table(cells)}\n\n{n:,}³ float32 from `.npy` files in memory to such a file, {len(environment['gpus'])}× "
-        f"{environment['gpus'][0]}; medians of {len(row['runs']['workers'])} runs in turns, each verified. R, the time of "
-        f"one process over that of the workers, is {row['R']:.3f}. "
+        f"{table(cells)}\n\nThe product of {n:,}³ float32 reads and writes `.npy` files that are in memory. It was "
+        f"measured "
+        f"on {len(environment['gpus'])}× {environment['gpus'][0]}. Times are medians of "
+        f"{len(row['runs']['workers'])} runs "
+        f"each, in alternation; every result was verified. R, the time of one process divided by that of the "
+        f"workers, is "
+        f"{row['R']:.3f}. "
         f"Record: {linked(name)}, made by `{command(environment)}`."
     )
 
 
 def simulated() -> str:
-    """Runs beside the simulation of their plans."""
+    """Return the table that compares the times of products with simulations of their plans."""
     environment, rows = _rows("run beside its simulation")
     same = sum(row["read_bytes"] == row["replayed_bytes"] for row in rows)
     cells = [["m × n × k", "partition", "seconds", "simulated", "ratio", "at the run's pace", "ratio"]]
@@ -102,14 +109,19 @@ def simulated() -> str:
             ]
         )
     return (
-        f"{table(cells)}\n\n*Simulated* is from the rates that workers measured before the run; *at the run's pace* from "
-        "rates scaled so that each worker takes as long from tile to tile as it did. The bytes of every worker were those "
-        f"that its schedule says, for the tiles that it computed, in {same} of {len(rows)} runs. {_record(environment)}"
+        f"{table(cells)}\n\n*Simulated* times are computed from the rates that the workers measured before the "
+        f"product. "
+        "Times *at the run's pace* are computed from rates that are scaled so that each simulated worker takes as "
+        "long for a tile "
+        "as the real worker did. *Ratio* is the real time divided by the time to its left. In "
+        f"{same} of {len(rows)} runs, every worker read exactly the bytes that its schedule states for the tiles "
+        f"that it "
+        f"computed. {_record(environment)}"
     )
 
 
 def scaling(name: str) -> str:
-    """Time and efficiency of each size on each number of simulated workers."""
+    """Return the table of the time and efficiency of each size on each number of simulated workers."""
     rows = [json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
     counts = list(dict.fromkeys(row["workers"] for row in rows))
     cells = [["workers", *(f"{count:,}" for count in counts)]]
@@ -119,9 +131,11 @@ def scaling(name: str) -> str:
     rates = rows[0]["rates"]
     made = f"Record: {linked(name)}, made by `{command(rows[0]['environment'])}`."
     return (
-        f"{table(cells)}\n\nSeconds, and the share of the operations that all workers could do in that time, for float32 on "
-        f"workers of {rates['flops'] / 1e12:g} TFLOPS with links of {rates['link_bytes'] / 1e9:g} GB/s, A and B at the "
-        f"workers. Simulated. {made}"
+        f"{table(cells)}\n\nEach cell has the simulated time and the efficiency: the operations of the product "
+        f"divided by "
+        "those that all workers could do in that time. The products are float32. A worker has "
+        f"{rates['flops'] / 1e12:g} TFLOPS and a link of {rates['link_bytes'] / 1e9:g} GB/s, and A and B are in the "
+        f"workers' memory. {made}"
     )
 
 
@@ -134,4 +148,4 @@ def _first(text: str) -> str:
 
 
 def _record(environment: dict[str, Any]) -> str:
-    return f"Record: {linked(NAME)}, made by `{command(environment)}` and the script's other parts."
+    return f"Record: {linked(NAME)}, made by `{command(environment)}` and the other parts of this script."

@@ -210,7 +210,7 @@ def narrow(name: str) -> str:
 def precision(name: str) -> str:
     """Times of float64 products with "standard" and "fast", their ratio, and the largest errors found."""
     known, lines = lines_of(name)
-    rows = [["n", "standard", "fast", "standard / fast", "least / least", "error found", "bound"]]
+    rows = [["n", "standard", "fast", "standard / fast", "shortest / shortest", "error of fast", "bound of fast"]]
     for line in lines:
         median, samples = line["median_s"], line["samples_s"]
         ratio, of_least = median["standard"] / median["fast"], min(samples["standard"]) / min(samples["fast"])
@@ -218,7 +218,8 @@ def precision(name: str) -> str:
         errors = [f"{line[what]['fast']:.2g}" for what in ("error", "bound")]
         rows.append([f"{line['n']:,}", *times, f"{ratio:.2f}", f"{of_least:.2f}", *errors])
     return (
-        f'{table(rows)}\n\nMedians of times, and the ratio of the shortest ones. Errors are those of "fast", '
-        f"relative to |A||B|. "
-        f"{known['processor']}, {threads(lines[0]['threads'])}; {linked(name)}, made by `{command(known)}`."
+        f"{table(rows)}\n\nTimes of float64 products are medians, and *standard / fast* is their ratio. *Shortest / "
+        "shortest* is the ratio of the shortest times. The error is the largest one of an element that was found, relative "
+        f"to |A||B|. Measured on {known['processor']} with {threads(lines[0]['threads'])}. Record: {linked(name)}, made by "
+        f"`{command(known)}`."
     )

@@ -1,4 +1,4 @@
-"""Products larger than the GPU, larger than memory, on several GPUs."""
+"""Generates the tables of products larger than a GPU's memory or the host's memory, and of products on several GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Line = dict[str, Any]
 
 
 def streams(name: str) -> str:
-    """Each case of a record of products from the host's memory."""
+    """Return the table of all cases in a record of products on GPUs."""
     known, rows = lines_of(name)
     cells = [["case", "seconds", "TFLOPS", "R torch", "R cuBLASXt", "predicted", "copies waited for"]]
     for row in sorted(rows, key=lambda row: (row["files"], row["dtype"], row["device_memory"] is not None)):
@@ -29,18 +29,22 @@ def streams(name: str) -> str:
     gpus = known["gpus"]
     where = f"{len(gpus)}× {gpus[0]}" if len(gpus) > 1 else gpus[0]
     return (
-        f"{table(cells)}\n\nFrom ordinary NumPy arrays to one; medians. R is the time of `(a.cuda() @ b.cuda()).cpu()`, or "
-        "of cuBLASXt with the registration of its arrays, divided by ours, in the same run. "
+        f"{table(cells)}\n\nEach case computes an ordinary NumPy array, or a file, from operands of the same kind. "
+        "Times are medians. R is the time of a reference divided by the time of Tilewright, in the same run. *R "
+        "torch* refers to "
+        "`(a.cuda() @ b.cuda()).cpu()`, *R cuBLASXt* to a cuBLASXt product including the registration of its arrays."
+        "\n\n*Copies waited for* is the part of the time in which a GPU waited for a block between two "
+        "multiplications. "
         f"Every C was verified.{_by(rows)} {where}, {known['cores']} cores, PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
 def _by(rows: list[Line]) -> str:
-    """What is to be known of a record that does not say which kernel multiplied."""
+    """A remark on a record that does not name the kernel, because it was made before float16 parts; else nothing."""
     if all("kernel" in row for row in rows):
         return ""
-    return " When this was recorded, blocks of float32 were still multiplied by multiply-adds."
+    return " These measurements were made before float32 was computed from float16 parts."
 
 
 def _what(row: Line) -> str:
@@ -58,55 +62,58 @@ def _what(row: Line) -> str:
 
 
 def scaling(name: str) -> str:
-    """How much faster several GPUs are than one."""
+    """Return a sentence that says how much faster several GPUs are than one."""
     _, rows = lines_of(name)
     alone = {(row["n"], row["dtype"]): row["median_s"] for row in rows if len(row["lanes"]) == 1}
     said = [
-        f"{alone[row['n'], row['dtype']] / row['median_s']:.2f}× on {len(row['lanes'])}"
+        f"{alone[row['n'], row['dtype']] / row['median_s']:.2f}× as fast on {len(row['lanes'])} GPUs"
         for row in rows
         if len(row["lanes"]) > 1 and (row["n"], row["dtype"]) in alone
     ]
-    return f"Compared with one GPU in the same run, 65,536³ float32 is {' and '.join(said)} as fast."
+    return f"The product of 65,536³ float32 is {' and '.join(said)} as on one GPU in the same run."
 
 
 def largest(name: str) -> str:
-    """The largest product of a record."""
+    """Return a sentence about the largest product of a record."""
     _, rows = lines_of(name)
     row = max(rows, key=lambda row: row["n"])
     return (
-        f"The largest so far is {row['n']:,}³ {row['dtype']}, three matrices of {row['n'] ** 2 * 4 / 2**30:.0f} GiB each: "
-        f"{row['median_s']:.1f} s on {len(row['lanes'])} GPUs, {row['gflops'] / 1000:.0f} TFLOPS ({linked(name)})."
+        f"The largest product so far is {row['n']:,}³ {row['dtype']}, three matrices of "
+        f"{row['n'] ** 2 * 4 / 2**30:.0f} GiB "
+        f"each. It took {row['median_s']:.1f} s on {len(row['lanes'])} GPUs, {row['gflops'] / 1000:.0f} TFLOPS "
+        f"({linked(name)})."
     )
 
 
 def files(name: str) -> str:
-    """Bytes read and the least possible, seconds taken and predicted."""
+    """Return sentences about the product of files: bytes read and the minimum, measured time and predicted time."""
     _, rows = lines_of(name)
     row = next(row for row in rows if row["files"])
     return (
-        f"From `.npy` to `.npy`, {row['n']:,}³ {row['dtype']} with {row['memory']} of the host and {row['device_memory']} "
-        f"of the GPU: {row['bytes_read'] / 2**30:.1f} GiB were read, {row['bytes_read'] / row['least_bytes_read']:.2f} "
-        f"times the least that two such memories allow; it took {row['median_s']:.1f} s and was predicted to take "
-        f"{row['predicted_s']:.1f} s ({linked(name)})."
+        f"A product of `.npy` files, {row['n']:,}³ {row['dtype']}, used {row['memory']} of the host's memory and "
+        f"{row['device_memory']} of the GPU's. It read {row['bytes_read'] / 2**30:.1f} GiB, "
+        f"{row['bytes_read'] / row['least_bytes_read']:.2f} times the minimum for memories of these sizes. It took "
+        f"{row['median_s']:.1f} s and was predicted to take {row['predicted_s']:.1f} s ({linked(name)})."
     )
 
 
 def host(name: str) -> str:
-    """The product on the CPU in a fraction of its size."""
+    """Return sentences about a product on the CPU that is larger than its memory limit."""
     row = json.loads((RECORDS / f"{name}.jsonl").read_text(encoding="utf-8"))
     beyond = (row["peak_bytes"] - row["interpreter_bytes"]) / 2**20
     return (
-        f"On the CPU, 2 cores: {row['n']:,}³ {row['dtype']}, three matrices of {row['n'] ** 2 * 4 / 2**30:.2f} GiB each, "
-        f"with `--memory {row['memory_bytes'] >> 20}MiB`: {row['measured']['gflops']:.0f} GFLOPS, "
-        f"{row['rate_over_in_memory']:.0%} of what the engine does at {row['in_memory_n']:,}³ in memory in the same run, "
-        f"and {beyond:,.0f} MiB beyond the idle interpreter at the most. It took "
-        f"{row['measured']['seconds']:.1f} s and was predicted to take {row['plan']['total_s']:.1f} s. "
+        f"On a CPU with 2 cores, a product of {row['n']:,}³ {row['dtype']} (three matrices of "
+        f"{row['n'] ** 2 * 4 / 2**30:.2f} GiB each) with `--memory {row['memory_bytes'] >> 20}MiB` reached "
+        f"{row['measured']['gflops']:.0f} GFLOPS. This is {row['rate_over_in_memory']:.0%} of the engine's rate for a "
+        f"product of {row['in_memory_n']:,}³ in memory in the same run. The process took at most {beyond:,.0f} MiB "
+        f"more than an idle interpreter. The product took {row['measured']['seconds']:.1f} s and was predicted to take "
+        f"{row['plan']['total_s']:.1f} s. "
         f"Record: {linked(name)}, made by `{command(row['environment'])}`."
     )
 
 
 def limits(name: str) -> str:
-    """The most that any product took under each limit, on machines of each kind."""
+    """Return the table of the most memory that products took, for each limit and each kind of processor."""
     lines = [json.loads(line) for line in (RECORDS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
     cases = [case for line in lines for case in line["cases"]]
     machines = list(dict.fromkeys(case["machine"] for case in cases))
@@ -119,7 +126,8 @@ def limits(name: str) -> str:
         cells.append(row)
     formats = list(dict.fromkeys(case["format"] for case in cases))
     return (
-        f"{table(cells)}\n\nThe largest of {len({tuple(case['shape']) for case in cases})} shapes and {len(formats)} "
-        f"formats ({', '.join(formats)}), from files to a file. The sizes of caches were set, and all rates measured. "
+        f"{table(cells)}\n\nEach figure is the largest of {len({tuple(case['shape']) for case in cases})} shapes in "
+        f"{len(formats)} file formats ({', '.join(formats)}). Operands and results were files. All rates were "
+        f"measured. "
         f"Record: {linked(name)}, made by `python benchmarks/memory_limits.py OUT.jsonl`."
     )

@@ -1,4 +1,4 @@
-"""The map of the rooms and the list of sources say what the package has: no room and no cited row is missing."""
+"""The map of the components and the list of sources say what the package has: no component and no cited row is missing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ def text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def rooms() -> list[str]:
-    """The rooms of ``test_house.py``, in its order."""
+def components() -> list[str]:
+    """The components of ``test_house.py``, in its order."""
     tree = ast.parse(text("tests/docs/test_house.py"))
     (listed,) = (
-        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "ROOMS"
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMPONENTS"
     )
     return re.findall(r"'([\w.]+)'", ast.unparse(listed))
 
@@ -41,10 +43,10 @@ def rows() -> list[str]:
     return re.findall(r"^(?:## |\| )(S\d(?:\.\d+)?)(?: \||$)", text("docs/sources.md"), re.MULTILINE)
 
 
-def test_every_room_stands_on_the_map_in_its_order() -> None:
-    assert "api" in rooms()
-    table = text("docs/architecture.md").partition("## The rooms")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `([\w.]+)` \| \S", table, re.MULTILINE) == rooms()
+def test_the_table_has_every_component_in_its_order() -> None:
+    assert "api" in components()
+    table = text("docs/architecture.md").partition("## The components")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `([\w.]+)` \| \S", table, re.MULTILINE) == components()
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ import tilewright
 
 PACKAGE = Path(tilewright.__file__).parent
 
-#: The rooms in the order of the table in docs/architecture.md. A module imports only from its own room and those before.
-ROOMS = [
+#: The components in the order of the table in docs/architecture.md. A module imports only from its own component and those
+#: before.
+COMPONENTS = [
     *("errors", "records", "host", "cpu.native", "product"),
     *("cpu.codegen", "kernels", "cpu.engine", "cpu.kernels"),
     *("cpu.runtime", "cpu", "gpu.planning", "gpu.runtime", "gpu.arrays", "prebuilt", "large.files"),
@@ -47,9 +48,11 @@ def package_modules() -> dict[str, Path]:
 MODULES = package_modules()
 
 
-def room(module: str) -> str | None:
-    """The longest of ``ROOMS`` that the module lies in."""
-    return max((room for room in ROOMS if f"{module}.".startswith(f"{room}.")), key=len, default=None)
+def component(module: str) -> str | None:
+    """The longest of ``COMPONENTS`` that the module lies in."""
+    return max(
+        (component for component in COMPONENTS if f"{module}.".startswith(f"{component}.")), key=len, default=None
+    )
 
 
 def imports(module: str, source: str, is_package: bool = False) -> set[str]:
@@ -74,10 +77,10 @@ def imports(module: str, source: str, is_package: bool = False) -> set[str]:
 
 def upward(module: str, source: str, is_package: bool = False) -> set[str]:
     """The imports of a module that break the rule."""
-    own = room(module)
+    own = component(module)
     assert own is not None
-    below = {own} | (REPORT_MAY_IMPORT if own == "records.report" else set(ROOMS[: ROOMS.index(own)]))
-    return {name for name in imports(module, source, is_package) if room(name) not in below}
+    below = {own} | (REPORT_MAY_IMPORT if own == "records.report" else set(COMPONENTS[: COMPONENTS.index(own)]))
+    return {name for name in imports(module, source, is_package) if component(name) not in below}
 
 
 def cycles(graph: Graph) -> list[set[str]]:
@@ -91,11 +94,11 @@ def cycles(graph: Graph) -> list[set[str]]:
     return [set(one) for one in found]
 
 
-def test_every_module_has_a_room() -> None:
-    assert {module for module in MODULES if room(module) is None} == {"gpu", "lab"}
+def test_every_module_has_a_component() -> None:
+    assert {module for module in MODULES if component(module) is None} == {"gpu", "lab"}
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if room(name)])
+@pytest.mark.parametrize("module", [name for name in MODULES if component(name)])
 def test_imports_point_downward(module: str) -> None:
     path = MODULES[module]
     assert not upward(module, path.read_text(encoding="utf-8"), path.name == "__init__.py")

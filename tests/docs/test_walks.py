@@ -1,7 +1,7 @@
-"""Which rooms a call enters: calls go down the staircase of imports, also those of functions that were passed.
+"""Which components a call enters: calls go down the staircase of imports, also those of functions that were passed.
 
-A *climb* is a call of a function of a room by code of a room below it. Three kinds of calls are no climbs: a property
-that is computed at its first use, the work that a thread is started with, and what a kernel declares.
+A *climb* is a call of a function of a component by code of a component below it. Three kinds of calls are no climbs: a
+property that is computed at its first use, the work that a thread is started with, and what a kernel declares.
 """
 
 from __future__ import annotations

@@ -1,1 +1,3 @@
-"""Products larger than a memory: matrices in files, at URLs and on a cluster come in, and a file or array goes out."""
+"""Products that are larger than a memory. Operands are matrices in files, at URLs or on a Dask cluster; the result is a
+file or an array.
+"""

@@ -1,4 +1,6 @@
-"""Multiplies arrays of the host on GPUs for ``matmul``: each product of the batch block by block, as ``multiply`` does."""
+"""Computes ``matmul`` of host arrays on GPUs block by block, in the same way as ``multiply``, one product of the batch
+after another.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from ..product.plan import Plan
 def run_by_blocks(
     plan_: HostPlan, x: np.ndarray, y: np.ndarray, c: np.ndarray, algorithm: str, device: str | None
 ) -> None:
-    """Compute the planned products on ``device``, into ``c``."""
+    """Compute the planned products on ``device`` and write them to ``c``."""
     stream = _stream(plan_, algorithm)
     precision = stream.precision_of_blocks(plan_.problem.precision)
 
@@ -25,7 +27,9 @@ def run_by_blocks(
 
 
 def plan_by_blocks(plan_: HostPlan, algorithm: str, device: str | None) -> Plan:
-    """The plan of one product of the batch. Its operands are never written, so they take no physical memory."""
+    """Return the plan of one product of the batch. Planning allocates operands but never writes to them, so they take no
+    physical memory.
+    """
     stream, problem = _stream(plan_, algorithm), plan_.problem
     try:
         a, b = (np.empty(shape, plan_.compute) for shape in ((problem.m, problem.k), (problem.k, problem.n)))

@@ -1,12 +1,13 @@
-"""Gram matrices of matrices in files, and of those that are larger than memory: Aᴴ·A or A·Aᴴ, read once for each tile of C.
+"""Computes Gram matrices Aᴴ·A or A·Aᴴ of matrices in files and of matrices that are larger than memory.
 
-A tile of C stays in memory while blocks of A stream past: the next one is read while this one is multiplied. Only tiles of
-one triangle are computed, and written to both sides; a tile on the diagonal reads its columns once, and computes a triangle.
-So of a C that fits in memory each element of A is read once, where a general product reads it twice.
+A tile of C stays in memory while blocks of A are read: the next block is read while the current one is multiplied. Only the
+tiles of one triangle of C are computed, and each is written to both sides of the diagonal. A tile on the diagonal reads its
+columns of A once and computes a triangle. So if C fits in memory, each element of A is read once, while a general product
+would read it twice.
 
-With ``center`` the columns' means are subtracted as in Chan, Golub, LeVeque 1983: each block is centred about its own mean,
-and one more row corrects for the distance to the mean of the blocks before. It needs no second pass over A, and no
-difference of large numbers, as XᵀX − m·μμᵀ is.
+With ``center`` the means of the columns are subtracted as in Chan, Golub, LeVeque 1983. Each block is centred about its own
+mean, and one more row corrects for the difference from the mean of the blocks before. This needs only one pass over A, and
+it does not subtract large numbers that are nearly equal, as XᵀX − m·μμᵀ does.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ BUFFERS = 2
 
 @dataclass(frozen=True, repr=False)
 class GramPlan(Plan):
-    """How a Gram matrix is cut; ``str()`` shows all of it.
+    """The plan of a Gram matrix; ``str()`` shows all of it.
 
-    C is n × n; its columns are cut into ``panels``, and tiles (i, j) with i ≥ j are computed, each over all of k in blocks
-    of ``steps``. ``itemsize`` is that of the stored elements, ``read_rate`` their bytes a second.
+    C is n × n. Its columns are cut into ``panels``. The tiles (i, j) with i ≥ j are computed, each over all of k in blocks
+    of ``steps`` elements. ``itemsize`` is the size of a stored element, and ``read_rate`` the bytes a second that are read.
     """
 
     problem: Problem
@@ -83,31 +84,31 @@ class GramPlan(Plan):
 
     @property
     def device(self) -> str:
-        """The processor: no GPU computes such a product."""
+        """ "cpu", because Gram matrices of files are not computed on GPUs."""
         return "cpu"
 
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
-        """The tiles that are computed."""
+        """The tiles that are computed, as their row and column among all tiles."""
         return tuple((i, j) for i in range(len(self.panels)) for j in range(i + 1))
 
     def columns(self, tile: tuple[int, int]) -> int:
-        """The columns of A that a tile reads."""
+        """Return the number of columns of A that a tile reads."""
         return sum(_length(self.panels[p]) for p in set(tile))
 
     def operations(self, tile: tuple[int, int]) -> int:
-        """The operations of a tile; one on the diagonal computes a triangle."""
+        """Return the number of operations of a tile. A tile on the diagonal computes only a triangle."""
         rows, columns = (_length(self.panels[p]) for p in tile)
         return self.problem.k * (rows * (rows + 1) if tile[0] == tile[1] else 2 * rows * columns)
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of A that are read, as they are stored."""
+        """The bytes of A that are read from the file."""
         return sum(self.columns(tile) for tile in self.tiles) * self.problem.k * self.itemsize
 
     @property
     def written_bytes(self) -> int:
-        """Bytes of C."""
+        """The bytes of C."""
         return self.problem.m**2 * self.result.itemsize
 
     @property
@@ -119,7 +120,7 @@ class GramPlan(Plan):
         return max(operations / (peak_gflops(real, self.threads) * 1e9), self.read_bytes / self.read_rate)
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as plain JSON values."""
+        """Return the plan as plain JSON values."""
         n, k, names = self.problem.m, self.problem.k, ("steps", "threads", "memory", "memory_bytes", "center", "ddof")
         return {
             **{"n": n, "k": k, "dtype": self.result.name, "kernel": self.kernel.name, "panels": len(self.panels)},
@@ -148,7 +149,7 @@ class GramPlan(Plan):
 
 @dataclass
 class GramJob:
-    """A Gram matrix that is planned and can be computed; ``seconds`` and ``read_bytes`` are measured by ``run``."""
+    """A Gram matrix that is planned and ready to be computed. ``run`` measures ``seconds`` and ``read_bytes``."""
 
     source: Source
     plan: GramPlan
@@ -160,7 +161,9 @@ class GramJob:
     read_bytes: int = field(default=0, init=False)
 
     def run(self, progress: Progress = lambda done, total: None) -> None:
-        """Compute and write it. On Ctrl-C nothing is left but an existing file of that name."""
+        """Compute the Gram matrix and write it. After Ctrl-C nothing is left on the disk, and an existing file of the same
+        name is unchanged.
+        """
         stoppable(functools.partial(self._run, progress))
 
     def _run(self, progress: Progress) -> None:
@@ -322,7 +325,9 @@ def gram_job(
     dtype: Any = None,
     overwrite: bool = False,
 ) -> Iterator[GramJob]:
-    """The job of a Gram matrix of a file or an array, planned and ready to run. Raises what ``tilewright.gram`` raises."""
+    """Return the job of the Gram matrix of a file or an array, planned and ready to run. Raises what ``tilewright.gram``
+    raises.
+    """
     need_machine_code("what multiplies blocks")
     with contextlib.ExitStack() as stack:
         source = opened_source(stack, a, "a")
@@ -426,7 +431,7 @@ def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def gram_of_file(a: Any, out: Any = None, *, progress: Progress | None = None, **options: Any) -> Any:
-    """The Gram matrix of a file, or of an array block by block; see ``tilewright.gram``."""
+    """Return the Gram matrix of a file, or of an array that is read block by block; see ``tilewright.gram``."""
     with gram_job(a, out, **options) as job:
         job.run(*([] if progress is None else [progress]))
         return job.target if out is None else out

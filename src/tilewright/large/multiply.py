@@ -1,4 +1,6 @@
-"""The public calls on matrices in files, and on those that are larger than the memory where they are multiplied."""
+"""The public calls on matrices in files and on matrices that are larger than the memory of the
+device that multiplies them.
+"""
 
 from __future__ import annotations
 
@@ -278,7 +280,7 @@ def plan_multiply(
     cluster: Any = None,
     axes: Any = None,
 ) -> StreamPlan:
-    """What ``multiply`` would do, and the predicted time; nothing is multiplied, and no result begun.
+    """Return the plan of ``multiply`` with the predicted time. Nothing is multiplied, and no result is begun.
 
     Parameters
     ----------
@@ -295,30 +297,30 @@ def plan_multiply(
     device_memory : int or str, optional
         The most memory that the call may use on each GPU: bytes, or a text such as "4GiB".
     partition : str, default: "rectangles"
-        How several GPUs or workers share C: see ``multiply``.
+        How C is divided among several GPUs or workers: see ``multiply``.
     dtype : dtype or str, optional
-        The dtype of the result, if not that of the operands.
+        The dtype of the result. By default it is the dtype to which the operands are promoted.
     resume : bool, default: False
-        Whether to plan what is left to do of an interrupted product.
+        Whether to plan only the unfinished part of an interrupted product.
     overwrite : bool, default: False
-        Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused.
+        Whether an existing file ``out`` may be replaced when the result is complete. Otherwise it is refused.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The precision, which promises an error bound: see ``matmul``.
     cluster : Client or cluster or str, optional
-        The Dask cluster on whose workers to multiply: see ``multiply``.
+        The Dask cluster whose workers multiply: see ``multiply``.
     axes : int, or two lists of int, optional
         The axes that are summed: see ``multiply``.
 
     Returns
     -------
     StreamPlan
-        How the product is cut, in which order blocks move, what that costs, and the predicted time. ``print`` shows
-        all of it.
+        How the product is cut, in which order its blocks are copied, how many bytes that moves, and the predicted
+        time. ``print`` shows all of it.
 
     Raises
     ------
     TilewrightError
-        What ``multiply`` raises before it begins.
+        The errors that ``multiply`` raises before it begins.
 
     Examples
     --------
@@ -344,7 +346,7 @@ def plan_multiply(
 
 
 def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
-    """Raises UsageError for a product that this process could not verify afterwards."""
+    """Raise UsageError if this process could not verify the product afterwards."""
     from .streaming.run.job import is_in
 
     if cluster is not None and out is None:
@@ -361,14 +363,14 @@ def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
 
 
 def check_dtypes_verifiable(job: Job) -> None:
-    """Raises DTypeError for a product of bool: random vectors cannot verify a logical OR of ANDs."""
+    """Raise DTypeError for a product of bool, because random vectors cannot verify sums that are a logical OR."""
     from .verification import check_dtypes
 
     check_dtypes(job.product.dtype, job.product.dtype)  # C is stored in the dtype in which it is computed
 
 
 def verify_job(job: Job, a: Any, b: Any, options: Options) -> Verification:
-    """Verify the result of a finished job. If it is wrong, mark it so that ``resume`` does not accept it."""
+    """Verify the result of a finished job. If the result is wrong, it is marked, so that ``resume`` does not accept it."""
     from ..cpu.runtime.stop import stoppable
     from ..host.steps import announced
     from .files.axes import AxesSource
@@ -395,15 +397,18 @@ def verify_job(job: Job, a: Any, b: Any, options: Options) -> Verification:
 
 
 def precision_of_blocks(precision: str | float) -> str:
-    """The precision with which each block is multiplied where ``matmul`` with this ``precision`` runs block by block; the
-    dtype of the blocks is already the one that the precision needs."""
+    """Return the precision with which each block is multiplied if ``matmul`` with this ``precision`` computes block by
+    block.
+
+    The blocks already have the dtype that the precision of the whole product needs.
+    """
     return str(precision) if precision in ("ieee", "fast") else "standard"
 
 
 def job_on(
     cluster: Any, a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False
 ) -> contextlib.AbstractContextManager[Job]:
-    """The job of a ``multiply`` in this process, or on ``cluster`` where there is one."""
+    """Return the job of a ``multiply`` in this process, or on ``cluster`` if there is one."""
     from .files import path_of_result
 
     if isinstance(out, (str, os.PathLike)):

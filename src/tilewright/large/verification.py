@@ -1,17 +1,18 @@
-"""Verifies that a matrix C is the product of A and B, by random vectors in O(n²) operations, with NumPy alone.
+"""Verifies with NumPy that a matrix C is the product of A and B, by random vectors in O(n²) operations.
 
-1. Random vectors x show where to look (Freivalds 1977): in each row C·x is compared with A·(B·x), over blocks of columns,
-   because in a shorter sum an error of one element is larger beside the roundings of the others. No weight in x is near
-   zero, and no two are equal, so that a wrong element counts, and two that cancel with weights of ±1 do not cancel.
-2. Of the rows where these differ most, and of some random ones, every element is compared with A·B in float64.
-3. Those elements that are farthest off are compared again, in wider arithmetic than the product's, with the bound that was
-   promised: |C − A·B| ≤ bound · (|A||B|). This decides. It is left out where float64 is precise enough to decide.
+1. Random vectors x show in which rows to look for errors (Freivalds 1977): C·x is compared with A·(B·x). This is done for
+   blocks of columns, because an error of one element is easier to see in a shorter sum with fewer roundings. No weight in
+   x is near zero, so every wrong element counts. No two weights are equal, so two errors do not cancel, as they can with
+   weights of ±1.
+2. In the rows with the largest differences, and in some random rows, every element is compared with A·B in float64.
+3. The elements with the largest differences are compared again in wider arithmetic than that of the product, with the
+   promised bound: |C − A·B| ≤ bound · (|A||B|). This decides. It is skipped if float64 is accurate enough to decide.
 
-A right product is never rejected, because the bound holds for each element. A wrong one is found if the difference that its
-errors make in C·x stands out from the roundings of all other rows.
+A product whose errors are all within the bound is never rejected. A wrong product is found if its errors change C·x by
+clearly more than the roundings of all other rows do.
 
-The comparison takes any matrices that can be read by rectangles, and never has more of A, B and C in memory than a
-``Budget``: those of arrays, and those in files, of which A and C are read once, and B twice or three times.
+The matrices can be arrays or any objects that can be read by rectangles, such as files. No more of A, B and C is in memory
+than a ``Budget`` allows. A and C are read once, and B twice or three times.
 """
 
 from __future__ import annotations
@@ -48,18 +49,18 @@ log = logging.getLogger("tilewright.verification")
 
 @dataclass(frozen=True)
 class Verification:
-    """What ``verify`` found: ``print`` shows it in one line.
+    """What ``verify`` found; ``print`` shows it in one line.
 
     Attributes
     ----------
     error : float
         The largest error of an element that was found, relative to |A||B|.
     bound : float
-        The error that was promised.
+        The bound that was promised, relative to |A||B|.
     where : tuple of int
-        The indices of that element in C; empty if there is none.
+        The indices in C of the element with the largest error; empty if there is none.
     what : str
-        The product, in words.
+        A description of the product.
     """
 
     error: float
@@ -69,7 +70,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether every error found is within the bound."""
+        """Whether all errors that were found are within the bound."""
         return self.error <= self.bound
 
     def __str__(self) -> str:
@@ -78,12 +79,12 @@ class Verification:
         return f"{verdict}: {self.what}: the largest error found is {self.error:.2g}·|A||B|{at}, the bound {self.bound:.2g}"
 
     def report(self, name: str = "") -> None:
-        """Log it, or raise VerificationError for a wrong product.
+        """Log the result, or raise VerificationError if the product is wrong.
 
         Parameters
         ----------
         name : str, optional
-            What the message calls the product.
+            The name of the product in the message.
 
         Raises
         ------
@@ -117,7 +118,7 @@ class ReadableMatrix(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows and columns."""
+        """The number of rows and columns."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -133,8 +134,11 @@ ELEMENT_BYTES = 48
 
 @dataclass(frozen=True)
 class Budget:
-    """What is in memory at a time: ``elements`` of a rectangle, each of which takes ELEMENT_BYTES with what is computed from
-    it, and sums for ``blocks`` blocks of columns and ``steps`` of k."""
+    """The amount of data that a comparison has in memory at a time.
+
+    A rectangle has at most ``elements`` elements, each of which takes ELEMENT_BYTES including intermediate results. Sums
+    are stored for ``blocks`` blocks of columns and ``steps`` elements of k.
+    """
 
     elements: int = 1 << 21
     blocks: int = _BLOCKS
@@ -142,8 +146,9 @@ class Budget:
 
     @classmethod
     def within(cls, nbytes: int, m: int, n: int, k: int) -> Budget | None:
-        """The budget of a comparison in so many bytes: a half for rectangles, the other for sums. None where that is too
-        little."""
+        """Return the budget of a comparison within ``nbytes`` bytes: one half for rectangles, and the other half for sums.
+        None if ``nbytes`` is too small.
+        """
         elements = min(cls.elements, nbytes // 2 // ELEMENT_BYTES)
         blocks = _BLOCKS
         while elements and blocks:
@@ -158,8 +163,10 @@ class Budget:
 def compare_floats(
     a: ReadableMatrix, b: ReadableMatrix, c: ReadableMatrix, bound: float, budget: Budget
 ) -> tuple[float, tuple[int, int]]:
-    """The largest error found in a product, relative to |A||B|, and its place. The error is infinite for an element that is
-    neither a number nor what IEEE arithmetic has there."""
+    """Return the largest error of an element that was found, relative to |A||B|, and the indices of the element.
+
+    The error is infinite if the element is an infinity or NaN and IEEE arithmetic has another value there.
+    """
     k = a.shape[1]
     with np.errstate(all="ignore"):
         at, columns, errors = _farthest(a, b, c, _suspects(a, b, c, budget), bound, budget)
@@ -172,7 +179,9 @@ def compare_floats(
 def compare_integers(
     a: ReadableMatrix, b: ReadableMatrix, c: ReadableMatrix, budget: Budget
 ) -> tuple[float, tuple[int, int]]:
-    """0 if C·X = A·(B·X) modulo the size of C's integers, otherwise infinity; and the first wrong element."""
+    """Check that C·X = A·(B·X) modulo the size of C's integers. Returns 0, or infinity and the indices of the first wrong
+    element.
+    """
     x = np.random.default_rng().integers(-(1 << 63), (1 << 63) - 1, (b.shape[1], _OF_INTEGERS), endpoint=True)
     x[:, 0] |= 1  # an odd weight never makes a single error vanish
     of_c, right = _times(c, x, budget), _times(a, _times(b, x, budget), budget)
@@ -350,7 +359,9 @@ def _relative(c: Array, exact: Array, magnitude: Array, dtype: str, k: int, boun
 
 
 def parts_to_read(matrix: ReadableMatrix, rows: slice, columns: slice, elements: int) -> Iterator[tuple[slice, slice]]:
-    """Rectangles of at most so many elements that cover a part of a matrix: whole rows, or whole chunks if it has any."""
+    """Yield rectangles of at most ``elements`` elements that together cover a part of a matrix: whole rows, or whole chunks
+    if it has chunks.
+    """
     down, across = max(1, rows.stop - rows.start), max(1, columns.stop - columns.start)
     high, wide = (min(side, elements) for side in _grain(matrix))
     height = max(1, min(high, elements // wide))
@@ -396,10 +407,11 @@ def _wider(x: Array) -> Array:
 
 
 def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "standard") -> Verification:
-    """Check afterwards that ``c`` is the product of ``a`` and ``b``, as precise as ``precision`` promises.
+    """Check a finished product: whether ``c`` is the product of ``a`` and ``b`` within the error that ``precision``
+    promises.
 
-    It takes O(n²) operations of NumPy, and copies what is on a GPU. ``matmul(…, verify=True)`` calls it, and logs
-    what was found at level INFO of the logger "tilewright.verification".
+    It takes O(n²) operations of NumPy. Arrays on a GPU are copied to the host. ``matmul(…, verify=True)`` calls this
+    function, and logs the result at level INFO of the logger "tilewright.verification".
 
     Parameters
     ----------
@@ -409,30 +421,32 @@ def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "stan
     b : array of shape (…, k, n) or (k,)
         The right operand.
     c : array of shape (…, m, n)
-        What is checked. It may come from any library.
+        The product to check, an array of any library.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The precision whose error bound is checked: see ``matmul``.
 
     Returns
     -------
     Verification
-        What was found; its ``ok`` is False for a wrong product.
+        The result of the check. Its ``ok`` is False for a wrong product.
 
     Raises
     ------
     ShapeError
-        A mismatch of k, or a ``c`` of another shape.
+        ``a`` and ``b`` have different k, or ``c`` has another shape than the product.
     DTypeError
         A dtype that cannot be verified, such as bool.
     UsageError
-        A ``precision`` that has no bound.
+        A ``precision`` without an error bound.
 
     Notes
     -----
-    Random vectors show where to look (Freivalds 1977); what they show is compared with the bound, in wider
-    arithmetic. A right product is never rejected. Integers are compared modulo their size: a wrong row passes with
-    a probability of at most 2^-7, and one with a single wrong element never. Of rows of A with an infinity or a
-    NaN, and of columns that have them throughout, only some elements are compared.
+    Random vectors show which rows may contain errors (Freivalds 1977). The elements of these rows are compared
+    with the bound, in wider arithmetic. A product whose errors are all within the bound is never rejected.
+    Integers are compared modulo their size: a row with one wrong element is always found, and a row with several
+    wrong elements is missed with a probability of at most 2^-7. Random vectors show nothing in rows in which A
+    has an infinity or a NaN, and in columns in which B or most of C has one. Of such rows and columns only some
+    elements are compared.
 
     Examples
     --------
@@ -480,8 +494,10 @@ def multiply_verified(
     plain: bool,
     **others: Any,
 ) -> Any:
-    """``product(a, b, out, …)``, verified; what was found is logged. Raises VerificationError if it is wrong, and UsageError
-    for a product without a bound for each element."""
+    """Compute ``product(a, b, out, …)``, verify it and log the result.
+
+    Raises VerificationError if the product is wrong, and UsageError if there is no bound for each of its elements.
+    """
     if not plain or algorithm != "classical":
         what = "scales, alpha, beta, bias and activation" if not plain else f"algorithm {algorithm!r}"
         raise UsageError(f"verify=True is for A·B by the classical algorithm: leave out {what}")
@@ -523,7 +539,7 @@ def _verifiable(a: Any, b: Any, out_dtype: Any) -> np.dtype:
 
 
 def check_dtypes(dtype: np.dtype, result: np.dtype) -> None:
-    """Raises DTypeError for a product of ``dtype``, stored as ``result``, that cannot be verified."""
+    """Raise DTypeError if a product of ``dtype``, stored as ``result``, cannot be verified."""
     if dtype.kind == "b" or dtype.name in NUMPY_ONLY_DTYPES or (dtype.kind in "iu") != (result.kind in "iu"):
         what = f"products of {dtype}" if dtype == result else f"products of {dtype} as {result}"
         raise DTypeError(f"{what} cannot be verified: only integers as integers, and floating-point numbers")
@@ -536,7 +552,7 @@ MOST_BYTES = 1 << 30
 
 
 class SourceMatrix:
-    """A matrix that is read as it is compared; Ctrl-C ends that before the next rectangle."""
+    """A matrix that is read while it is compared. Ctrl-C ends the comparison before the next rectangle."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -558,11 +574,11 @@ class SourceMatrix:
 
 
 def verify_files(a: Any, b: Any, c: Any, bound: float, memory: float | str | None = None) -> Verification:
-    """Check afterwards that ``c`` is the product of ``a`` and ``b``: no element's error may be above ``bound``·(|A||B|).
+    """Check that ``c`` is the product of ``a`` and ``b``, so that no element's error exceeds ``bound``·(|A||B|).
 
-    They are paths of files, sources or arrays: (m, k), (k, n) and (m, n). Integers are compared modulo the size of C's.
-    ``memory`` bounds the bytes that are taken ("4GiB", or a number). A and C are read once, and B twice, or three times
-    where float64 cannot decide. Raises MemoryLimitError where the limit is too small, and FileError.
+    The matrices have the shapes (m, k), (k, n) and (m, n), and are paths of files, sources or arrays. Integers are compared
+    modulo the size of C's integers. ``memory`` limits the bytes that are used ("4GiB", or a number). A and C are read once,
+    and B twice, or three times if float64 cannot decide. Raises MemoryLimitError if the limit is too small, and FileError.
 
     >>> a = np.random.default_rng(1).uniform(-1, 1, (300, 200))
     >>> verify_files(a, a.T, a @ a.T, 1e-13).ok

@@ -36,10 +36,12 @@ _endings: collections.deque[str] = collections.deque(maxlen=1)
 
 @contextlib.contextmanager
 def connected(cluster: Any) -> Iterator[Any]:
-    """A client of ``cluster``: one that the caller has, which stays open; the address of a scheduler, such as
-    "tcp://host:8786"; or "local:4", a cluster of so many processes on this machine, which ends with the block.
+    """Yield a Dask client that is connected to ``cluster``.
 
-    Raises UnavailableError without Dask, UsageError for any other text, ClusterError where no scheduler or worker answers.
+    ``cluster`` is a client of the caller, which stays open; the address of a scheduler, such as "tcp://host:8786"; or
+    "local:4" for a new cluster of four processes on this machine, which ends with the ``with`` block. Raises
+    UnavailableError if Dask is not installed, UsageError for any other text, and ClusterError if the scheduler does not
+    answer or has no workers.
     """
     distributed = need_distributed()
     with contextlib.ExitStack() as stack:
@@ -54,8 +56,10 @@ def connected(cluster: Any) -> Iterator[Any]:
 
 
 def workers_alive(client: Any, seconds: float = SCHEDULER_S) -> frozenset[str]:
-    """The addresses of the workers that the scheduler knows. Raises ClusterError where it does not answer within
-    ``seconds``, or was lost."""
+    """Return the addresses of the workers that the scheduler knows.
+
+    Raises ClusterError if the scheduler does not answer within ``seconds`` or the connection to it is lost.
+    """
     if client.status != "running":  # with a lost connection all tasks are lost
         raise ClusterError(SCHEDULER_LOST)
     try:
@@ -65,19 +69,23 @@ def workers_alive(client: Any, seconds: float = SCHEDULER_S) -> frozenset[str]:
 
 
 def last_heard(client: Any) -> dict[str, float]:
-    """Of each worker that begins tasks, when the scheduler last heard of it, by the scheduler's clock."""
+    """Return for each running worker the time at which the scheduler last heard of it, by the scheduler's clock."""
     found = client.scheduler_info(n_workers=-1).get("workers", {})
     return {address: each.get("last_seen", 0.0) for address, each in found.items() if each.get("status") == "running"}
 
 
 def why_ended() -> str:
-    """The end of an error: how the last worker process that this one started ended, or else where to look."""
+    """Return the end of an error message about a lost worker: how the last worker process of this machine ended, or a hint
+    to read the workers' logs.
+    """
     return f": {_endings[-1]}" if _endings else ": their logs say why"
 
 
 def when_ended(client: Any, future: Any, tell: Callable[[Any], None]) -> None:
-    """Call ``tell`` with a task's result, or with the exception that it raised or that says it was cancelled; on the thread
-    of the client, soon after the task has ended."""
+    """Call ``tell`` soon after a task has ended, on the thread of the client.
+
+    ``tell`` gets the task's result, the exception that the task raised, or the exception that says that it was cancelled.
+    """
 
     async def wait() -> None:
         try:
@@ -90,7 +98,7 @@ def when_ended(client: Any, future: Any, tell: Callable[[Any], None]) -> None:
 
 
 def wait_unless_stopped(seconds: float) -> None:
-    """Return after so many seconds. Raises Stopped where an interrupt asks the run to stop."""
+    """Wait for this many seconds. Raises Stopped if an interrupt stops the product while it waits."""
     asked = threading.Event()
     with current_stop().tells(asked.set):
         if asked.wait(seconds):
@@ -106,7 +114,7 @@ def _refuse_unusable(client: Any) -> None:
 
 
 def need_distributed() -> Any:
-    """The module ``distributed``. Raises UnavailableError where it is not installed."""
+    """Return the module ``distributed``. Raises UnavailableError if it is not installed."""
     try:
         import distributed
     except ImportError:
@@ -115,10 +123,11 @@ def need_distributed() -> Any:
 
 
 def wait_until_ended(futures: Sequence[Any]) -> None:
-    """Return when all have ended. Raises the error of the first that failed, ClusterError where the scheduler was lost, and
-    Stopped where an interrupt asks the run to stop; then nothing is left of them on the cluster.
+    """Wait until all tasks of ``futures`` have ended.
 
-    Dask's own function needs a current client, which a caller may not want to have.
+    Raises the error of the first task that failed, ClusterError if the connection to the scheduler was lost, and Stopped if
+    an interrupt stops the product. After an error all futures are released, so that the cluster cancels the tasks. Dask's
+    own function for this needs a current client, and the caller may have none.
     """
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for future in futures:
@@ -143,7 +152,9 @@ def _raise_unless_finished(future: Any) -> None:
 
 
 def result_of(client: Any, future: Any) -> Any:
-    """The result of a task, moved to this process. Raises its error, and Stopped where an interrupt asks the run to stop."""
+    """Wait for a task and return its result in this process. Raises the task's error, and Stopped if an interrupt stops the
+    product.
+    """
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     when_ended(client, future, ended.put)
     with current_stop().tells(lambda: ended.put(Stopped())):

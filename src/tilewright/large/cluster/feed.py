@@ -1,8 +1,8 @@
-"""Gives each place of a cluster its tiles, two at a time, and takes them back finished.
+"""Gives each device of a cluster its tiles, two at a time, and receives the reports of finished tiles.
 
-Each task may run on one worker only, so it is known at any time which worker computes a tile. The tiles of a worker that is
-lost are given to others, and so is a tile that failed; workers that join get tiles; and a tile that a worker does not finish
-long after it should have is computed by another worker too. Both would write the same bits.
+Each task is bound to one worker, so the client always knows which worker computes a tile. If a worker is lost, or a tile
+fails, its tiles are given to other workers. Workers that join during the product get tiles too. If a worker takes far
+longer than expected for a tile, another worker computes the tile as well. Both write the same bits.
 """
 
 from __future__ import annotations
@@ -66,8 +66,11 @@ class _Seat:
 
 
 class Feed:
-    """The tiles of a product on the places of a cluster; ``finished`` gets the report of each, once. ``admitted`` returns
-    the places of a worker that joined."""
+    """Distributes the tiles of a product to the devices of a cluster.
+
+    ``finished`` is called once with the report of each tile. ``admitted`` is called with a worker that joins and returns
+    its devices.
+    """
 
     def __init__(
         self,
@@ -100,8 +103,11 @@ class Feed:
         self._longest_s, self._looked_s, self._alone_since = 0.0, time.monotonic(), math.inf
 
     def run(self) -> None:
-        """Return when every tile is finished. The first error that another try does not mend ends it, when no task is left
-        on the cluster."""
+        """Run until every tile is finished.
+
+        Some errors are solved by computing the tile again. The first other error ends the product; it is raised when no
+        task of the product is left on the cluster.
+        """
         with current_stop().tells(lambda: self._ended.put(("", Stopped()))):
             try:
                 self._give_all()
@@ -272,5 +278,5 @@ def _same(work: PlannedOrder) -> PlannedOrder:
 
 
 def tile_operations(grid: Grid, tile: Tile) -> int:
-    """2·m·n·k of a tile."""
+    """Return the number of operations of a tile, 2·m·n·k for a tile of m×n."""
     return 2 * grid.k * math.prod(grid.size(tile))

@@ -1,4 +1,6 @@
-"""Products whose result stays on the workers as a Dask array, and those whose workers share the sum over a long k."""
+"""Computes products whose result stays on the workers as a Dask array, and products whose workers share the sum over a long
+k.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,11 @@ read = SharedCounter()
 def product_on_workers(
     client: Any, product: Product, arrays: Sequence[Any], memory: float | str | None, dtype: str
 ) -> da.Array:
-    """The product, computed now in ``dtype`` and rounded to that of C, in chunks that are on the workers as long as the
-    array is referred to. ``arrays`` are the operands as Dask arrays, None for those in files, which any worker can read."""
+    """Compute the product now, and return it as a Dask array whose chunks stay on the workers.
+
+    The product is computed in ``dtype`` and then rounded to the dtype of C. The chunks exist as long as the array is
+    referred to. ``arrays`` are the operands as Dask arrays; an operand in a file that all workers can read is None.
+    """
     operands = zip(product.sources, arrays, strict=True)
     a, b = (file_matrix(source) if array is None else array for source, array in operands)
     in_files = all(array is None for array in arrays)
@@ -46,7 +51,7 @@ def product_on_workers(
 
 
 def fetched(client: Any, array: da.Array) -> np.ndarray[Any, Any]:
-    """All of an array that is on the workers, from the workers that have its chunks."""
+    """Return a NumPy array with all elements of a Dask array, copied from the workers that hold its chunks."""
     out = np.empty(array.shape, array.dtype)
     futures = {future.key: future for future in futures_of(array)}
     edges = [itertools.accumulate(sizes, initial=0) for sizes in array.chunks]
@@ -57,8 +62,11 @@ def fetched(client: Any, array: da.Array) -> np.ndarray[Any, Any]:
 
 
 def file_matrix(source: Source) -> da.Array:
-    """A file that all workers can read, as a lazy Dask array whose chunks are no data but each a ``FileRectangle``. The task
-    that multiplies a chunk reads it from the file, so that no data moves between workers."""
+    """Return a file that all workers can read as a lazy Dask array.
+
+    Its chunks hold no elements: each is a ``FileRectangle``. The task that multiplies a chunk reads the chunk from the
+    file, so no elements move between workers.
+    """
     opener, expected = source.opener(), source.fingerprint()
     assert opener is not None, "an array in memory is no file"
     name = f"tilewright-read-{expected}"
@@ -74,7 +82,9 @@ def file_matrix(source: Source) -> da.Array:
 
 @dataclasses.dataclass(frozen=True)
 class FileRectangle:
-    """A rectangle of a file, read where it becomes an array; ``expected`` is the fingerprint that the client saw."""
+    """A rectangle of a file that is read only when it is converted to an array. ``expected`` is the fingerprint of the file
+    that the client opened.
+    """
 
     opener: Callable[[], Source]
     expected: str
@@ -84,12 +94,12 @@ class FileRectangle:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """The number of rows and columns."""
         return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
 
     @property
     def size(self) -> int:
-        """Its elements."""
+        """The number of elements."""
         return self.shape[0] * self.shape[1]
 
     def __getitem__(self, part: tuple[slice, slice]) -> FileRectangle:
@@ -100,11 +110,11 @@ class FileRectangle:
         return dataclasses.replace(self, rows=rows, columns=columns)
 
     def copy(self) -> FileRectangle:
-        """Itself: it holds no elements."""
+        """Return the object itself, because it holds no elements."""
         return self
 
     def astype(self, dtype: Any, **_: Any) -> np.ndarray[Any, Any]:
-        """Its elements in another dtype."""
+        """Read the elements, and return them in another dtype."""
         return np.asarray(self).astype(dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

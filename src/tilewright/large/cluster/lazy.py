@@ -1,12 +1,11 @@
-"""``matmul``: the product of two Dask arrays as a Dask array, in coarse tasks: each tile of C is a chain of tasks.
+"""Computes the product of two Dask arrays as a lazy Dask array; each tile of C is computed by a chain of tasks.
 
-A task gets the chunks that its segment of k overlaps, and adds their product to the tile. Dask moves chunks from where they
-are to where they are read, and repeats what is lost. All bits are those of ``multiply``: a segment is a whole number of the
-parts that the kernel sums.
+k is cut into layers, whose sums are added at the end. There is one layer, unless C is small and k is long (see ``layers``).
+A layer is cut into segments, one for each task. A segment is cut into the parts of at most ``kc`` elements that the kernel
+sums. Each segment is a whole number of parts, so the bits are those of ``multiply``.
 
-The cut, into tiles of C and segments of k, is made so that one task fits the memory it may take. k is cut into layers, whose
-sums are added at the end (one layer, unless k is long: see ``layers``); a layer into segments, one task each; a segment into
-the parts of at most ``kc`` elements that the kernel sums.
+A task gets the chunks that overlap its segment, and adds their product to the tile. The tiles and segments are chosen so
+that one task fits its memory limit. Dask moves chunks to the tasks that read them, and computes lost results again.
 """
 
 from __future__ import annotations
@@ -64,21 +63,28 @@ DEPTH = 1024
 
 @dataclass(frozen=True)
 class TaskMemory:
-    """What a task may take: ``limit`` bytes, of which ``workspace(m, n)`` are the kernel's for a tile. ``sizes`` are the
-    bytes of an element: of A and of B, as their chunks have it, and of C."""
+    """The memory that one task may use: ``limit`` bytes, including the ``workspace(m, n)`` bytes that the kernel needs for
+    a tile.
+
+    ``sizes`` are the bytes of an element of A and of B, as stored in their chunks, and of C.
+    """
 
     limit: int
     workspace: Callable[[int, int], int]
     sizes: tuple[int, int, int]
 
     def bytes(self, bm: int, bn: int, segment: int) -> int:
-        """Bytes of a task: both panels, the accumulator before and after, and the buffers for parts of the panels."""
+        """Return the bytes that a task needs for its panels of A and B, the tile of C before and after the task, and its
+        buffers.
+        """
         a, b, c = self.sizes
         buffers = (bm + bn) * min(segment, DEPTH)
         return self.workspace(bm, bn) + segment * (bm * a + bn * b) + (2 * bm * bn + buffers) * c
 
     def segment(self, bm: int, bn: int) -> int:
-        """The longest segment for tiles of this size; negative if they do not even fit without one."""
+        """Return the length of the longest segment that fits for tiles of this size. It is negative if even the tiles alone
+        do not fit.
+        """
         a, b, c = self.sizes
         free = self.limit - self.workspace(bm, bn) - 2 * bm * bn * c
         panels, buffers = bm * a + bn * b, (bm + bn) * c
@@ -87,7 +93,7 @@ class TaskMemory:
 
 @dataclass(frozen=True)
 class LazyCut:
-    """Where the tiles' rows and columns begin and end, and the segments of each layer of k."""
+    """How a product is cut: the edges of the rows and columns of its tiles, and the segments of each layer of k."""
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
@@ -95,7 +101,7 @@ class LazyCut:
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The sizes of the tiles, as Dask says them."""
+        """The sizes of the tiles in Dask's form: the heights of all rows of tiles, and the widths of all columns."""
         rows, columns = (tuple(y - x for x, y in itertools.pairwise(edges)) for edges in (self.rows, self.columns))
         return rows, columns
 
@@ -103,10 +109,11 @@ class LazyCut:
 def cut_lazily(
     rows: Sequence[int], columns: Sequence[int], k: int, kc: int, memory: TaskMemory, threads: int
 ) -> LazyCut:
-    """The largest tiles that fit and leave none of ``threads`` without work; C and k are not empty.
+    """Choose the largest tiles that fit the memory of a task and leave enough tasks for all ``threads``.
 
-    ``rows`` are the sizes of A's chunks along m, ``columns`` those of B's along n. Segments of k are whole parts of at most
-    ``kc`` elements, as the kernel sums them. Raises MemoryLimitError, with the least that is needed.
+    ``rows`` are the sizes of A's chunks along m, and ``columns`` those of B's chunks along n. m, n and k must not be 0.
+    Each segment of k is a whole number of the parts of at most ``kc`` elements that the kernel sums. Raises
+    MemoryLimitError, which names the least memory that is needed.
 
     >>> memory = TaskMemory(100 << 20, lambda m, n: 11 << 20, (4, 4, 4))
     >>> cut_lazily([1000] * 8, [5000], 3000, 512, memory, threads=2).chunks
@@ -140,8 +147,9 @@ def cut_lazily(
 
 
 def cut_axis(chunks: Sequence[int], most: int) -> list[int]:
-    """Where tiles of at most ``most`` elements begin and end: at the edges of chunks where this makes few tiles more than an
-    even cut.
+    """Cut an axis into tiles of at most ``most`` elements, and return their edges.
+
+    The edges are those of chunks, unless this would need many more tiles than an even cut.
 
     >>> cut_axis([300, 300, 300], 640), cut_axis([1000, 1000], 640), cut_axis([400] * 4, 640)
     ([0, 600, 900], [0, 500, 1000, 1500, 2000], [0, 576, 1152, 1600])
@@ -205,47 +213,49 @@ Overlap = tuple[int, slice]
 def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: float | str | None = None) -> da.Array:
     """The product of two Dask arrays as a lazy Dask array.
 
-    Nothing is computed until it is asked for, and then only the chunks that are needed.
+    Nothing is computed before ``compute`` or a similar function is called, and then only the chunks that are needed.
 
     Parameters
     ----------
     x : Dask or NumPy array of shape (m, k)
-        The left operand, of any dtype that ``multiply`` takes, in chunks of any sizes.
+        The left operand, with any dtype that ``multiply`` accepts, and with chunks of any sizes.
     y : Dask or NumPy array of shape (k, n)
         The right operand.
     memory : int or str, optional
-        The most memory that each task may take: bytes, or a text such as "1GiB". A task multiplies on one thread,
-        and needs one tile of C twice, and panels of both operands. By default it is 40 % of a thread's share of the
-        smallest worker's memory, less what the process itself takes, if there is a ``distributed.Client`` now; else
-        of this machine's free memory. Larger tasks move less data.
+        The most memory that each task may take: bytes, or a text such as "1GiB". With more memory, tasks are
+        larger and less data is moved. A task multiplies on one thread. It needs memory for two copies of a tile of C
+        and for panels of both operands. By default a task may take 40 % of the memory for one thread. If there is a
+        ``distributed.Client``, this is the memory of the smallest worker, less the memory of its process, divided
+        by its threads. Otherwise the free memory of this machine is divided.
 
     Returns
     -------
     Dask array of shape (m, n)
-        The product, of the dtype to which ``multiply`` promotes the operands, in chunks of its own, as large as
-        memory allows.
+        The product, with the dtype to which ``multiply`` promotes the operands. Its chunks are as large as the
+        memory of a task allows, and independent of the operands' chunks.
 
     Raises
     ------
     ShapeError
-        A mismatch of k, or chunks of unknown sizes.
+        The operands have different k, or chunks of unknown sizes.
     DTypeError
-        A dtype that cannot be multiplied.
+        An operand has a dtype that cannot be multiplied.
     OperandError
-        Chunks that are not of NumPy.
+        The chunks of an operand are not NumPy arrays.
     MemoryLimitError
-        Too little ``memory``: the message says the least that is needed.
+        ``memory`` is too small; the message says how much is needed.
     UsageError
-        A ``memory`` that is no number of bytes.
+        ``memory`` is not a number of bytes.
     UnavailableError
-        Dask is not installed, or Dask's query planning of arrays is on.
+        Dask is not installed, or Dask's query planning for arrays is on.
 
     Notes
     -----
-    The bits of the result depend on the shape, the dtype and the kernel alone (which processors of one kind share):
-    chunks, workers, ``memory`` and lost workers do not change them. They are those of ``multiply(...,
-    device="cpu")``, except where k is at least 8192 and 16 times as long as the sides of a C of at most 4096²
-    elements: then workers share the sum over k, in an order of its own.
+    The bits of the result depend only on the shape, the dtype and the kernel, which is the same for all processors
+    of one kind. Chunks, workers, ``memory`` and lost workers do not change them. The bits are those of
+    ``multiply(..., device="cpu")``, with one exception: C has at most 4096² elements, and k is at least 8192 and
+    at least 16 times as long as the sides of C. In this case several workers share the sum over k, and their sums
+    are added in another fixed order.
 
     Examples
     --------
@@ -270,8 +280,11 @@ def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: fl
 def lazy_product(
     x: da.Array, y: da.Array, dtype: np.dtype, memory: float | str | None, workers: Mapping[str, int] | None = None
 ) -> da.Array:
-    """The product in a dtype that is given. Of a sum that ``workers`` share, by their addresses and threads, each gets
-    layers that follow one another; Dask moves them only if a worker is lost. Without ``workers``, Dask places them."""
+    """Return the product of two Dask arrays as a lazy Dask array, computed in ``dtype``.
+
+    ``workers`` has the number of threads of each worker, by address. If k is cut into layers, each of these workers gets
+    consecutive layers, and Dask moves them only if a worker is lost. Without ``workers``, Dask chooses the workers.
+    """
     limit = None if memory is None else parse_bytes("memory", memory)
     (m, k), n = x.shape, y.shape[1]
     if 0 in (m, n, k):
@@ -292,7 +305,9 @@ def lazy_product(
 
 
 def dask_matrix(name: str, value: Any) -> da.Array:
-    """The operand as a Dask array: ``value`` is one, or a matrix of which one can be made. Raises an error for any other."""
+    """Return an operand as a Dask array. ``value`` is a Dask array or a matrix that can be converted; others raise an
+    error.
+    """
     array = da.asarray(value) if is_dask_collection(value) else da.from_array(admit(value, name))
     if array.ndim != 2:
         raise ShapeError(f"{name} has {array.ndim} dimensions, shape {array.shape}: a matrix has 2")
@@ -461,22 +476,29 @@ Matrix = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Layout:
-    """How a panel of ``shape`` lies in pieces, which are in a list row by row: where their rows and columns begin and end,
-    counted from the panel's first. Pieces at its edges may reach beyond it: the first edge is then negative."""
+    """How a panel of ``shape`` is composed of pieces of chunks.
+
+    The pieces are a list, row by row. ``rows`` and ``columns`` are their edges, counted from the first row and column of
+    the panel. Pieces at the border may extend beyond the panel, so the first edge may be negative.
+    """
 
     shape: tuple[int, int]
     rows: tuple[int, ...]
     columns: tuple[int, ...]
 
     def check(self, name: str, pieces: Sequence[Matrix]) -> None:
-        """Raises ShapeError for a chunk of another shape than its Dask array says, as ``map_blocks`` may return it."""
+        """Raise ShapeError if a chunk has another shape than its Dask array states, which ``map_blocks`` can cause."""
         heights, widths = ([y - x for x, y in itertools.pairwise(edges)] for edges in (self.rows, self.columns))
         for piece, shape in zip(pieces, itertools.product(heights, widths), strict=True):
             if piece.shape != shape:
                 raise ShapeError(f"a chunk of {name} has {piece.shape} elements where its Dask array says {shape}")
 
     def read(self, pieces: Sequence[Matrix], rows: slice, columns: slice, out: Matrix) -> Matrix:
-        """A rectangle of the panel: a view of its only piece if that has the dtype of ``out``, else copied to ``out``."""
+        """Return a rectangle of the panel.
+
+        It is a view if the panel has only one piece and this has the dtype of ``out``. Otherwise the rectangle is copied to
+        ``out``.
+        """
         if len(pieces) == 1 and pieces[0].dtype == out.dtype and pieces[0].flags.aligned:
             return pieces[0][_moved(rows, -self.rows[0]), _moved(columns, -self.columns[0])]
         across = len(self.columns) - 1
@@ -496,7 +518,7 @@ def _moved(part: slice, by: int) -> slice:
 
 
 def cut_chunk(chunk: Any, rows: slice, columns: slice) -> Any:
-    """A part of a chunk. A small one is copied: a view would keep the whole chunk in memory."""
+    """Return a part of a chunk. A small part is copied, because a view would keep the whole chunk in memory."""
     part = chunk[rows, columns]
     return part if 2 * part.size > chunk.size else part.copy()
 
@@ -504,10 +526,10 @@ def cut_chunk(chunk: Any, rows: slice, columns: slice) -> Any:
 def add_product(
     total: Matrix | None, x: list[Any], of_x: Layout, y: list[Any], of_y: Layout, *, dtype: str, kc: int
 ) -> Matrix:
-    """``total`` + A·B in a new array, or A·B: of a panel of A in the pieces ``x`` and one of B in the pieces ``y``. ``kc``
-    is that by which the segments were cut.
+    """Return A·B, or ``total`` + A·B if there is a ``total``, in a new array.
 
-    ``total`` stays as it is: Dask may run a task again, on the same inputs.
+    ``x`` and ``y`` are the pieces of a panel of A and of a panel of B. ``kc`` is the length of parts with which the
+    segments were cut. ``total`` is not changed, because Dask may run the task again with the same inputs.
     """
     x, y = [np.asarray(piece) for piece in x], [np.asarray(piece) for piece in y]
     of_x.check("x", x)
@@ -535,6 +557,6 @@ def _step(k: int, kc: int, own_kc: int, *, whole: bool) -> int:
 
 
 def add_sums(x: Matrix, y: Matrix) -> Matrix:
-    """The sum of two layers' tiles."""
+    """Return the sum of the tiles of two layers."""
     with np.errstate(all="ignore"):
         return np.add(x, y)

@@ -1,4 +1,4 @@
-"""The messages between client and workers, as data that can be pickled: a product, its plan, what a worker reports."""
+"""The messages between the client and the workers, as objects that can be pickled: products, plans and reports."""
 
 from __future__ import annotations
 
@@ -22,8 +22,12 @@ from ..streaming.plan.stream import StreamPlan
 
 @dataclass(frozen=True)
 class ProductOrder:
-    """A product: ``key`` is its name on the cluster, ``openers`` open the operands, whose ``fingerprints`` the client has
-    read. ``target`` is the path of the result; None if tiles are returned. At most ``neighbours`` workers share a host."""
+    """The description of a product that the client sends to workers.
+
+    ``key`` is the name of the product on the cluster. ``openers`` open the operands, and ``fingerprints`` are those of the
+    files that the client opened. ``target`` is the path of the result, or None if workers return the tiles. At most
+    ``neighbours`` workers run on the same host.
+    """
 
     key: str
     openers: tuple[Callable[[], Source], Callable[[], Source]]
@@ -36,8 +40,11 @@ class ProductOrder:
 
 @dataclass(frozen=True)
 class PlannedOrder:
-    """A planned product: ``plan`` is that of one place, without tiles; ``attach`` opens the unfinished result, or is None if
-    tiles are returned. ``kernel`` names the kernel that must multiply, so that the bits are the same on every worker."""
+    """A planned product that the client sends to workers.
+
+    ``plan`` is the plan of one device, without tiles. ``attach`` opens the unfinished result, or is None if workers return
+    the tiles. ``kernel`` names the kernel that every worker must use, so that the bits are the same.
+    """
 
     order: ProductOrder
     plan: StreamPlan
@@ -47,7 +54,7 @@ class PlannedOrder:
 
 @dataclass(frozen=True)
 class RemotePlace:
-    """Where blocks are multiplied: the CPU or one of the GPUs of a worker."""
+    """A device of a worker that multiplies blocks: its CPU or one of its GPUs."""
 
     worker: str
     device: str
@@ -58,7 +65,9 @@ class RemotePlace:
 
 @dataclass(frozen=True)
 class ChosenKernel:
-    """A ``Choice`` without its code: the catalog of the process that reads it has the same kernel."""
+    """A ``Choice`` of a kernel that can be pickled, because it names the kernel and leaves out its code. The receiver finds
+    the kernel in its own catalog.
+    """
 
     name: str
     compute: str
@@ -68,20 +77,24 @@ class ChosenKernel:
 
     @classmethod
     def of(cls, choice: Choice[Any]) -> ChosenKernel:
-        """The part of a choice that is sent."""
+        """Return the part of a choice that is sent to other processes."""
         return cls(choice.kernel.name, choice.compute, dict(choice.params), choice.why, choice.why_params)
 
     def choice(self) -> Choice[Any]:
-        """The choice. Raises KeyError where this version has no such kernel."""
+        """Return the choice, with the kernel from the catalog of this process. Raises KeyError if this version has no such
+        kernel.
+        """
         kernel = catalog().get(self.name) or (cuda_catalog() | cuda_engine())[self.name]
         return Choice(kernel, self.compute, self.params, self.why, self.why_params)
 
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """What a worker reports about itself: ``devices`` on which it can multiply, each with ``room`` for blocks and ``rates``.
+    """What a worker reports about itself: the ``devices`` on which it can multiply, and for each its memory limits
+    (``room``) and measured ``rates``.
 
-    ``kernel`` describes the kernel as far as the bits depend on it. All workers of a ``host`` share its ``cores``.
+    ``kernel`` describes everything about the kernel that can change the bits of the result. All workers of a ``host`` share
+    its ``cores``.
     """
 
     worker: str
@@ -98,14 +111,17 @@ class WorkerFacts:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the blocks that it multiplies."""
+        """The dtype of the blocks that the worker multiplies."""
         return dtype_of_blocks(self.chosen.compute)
 
 
 @dataclass(frozen=True)
 class TileReport:
-    """A finished tile: where it was computed, the bytes of operands that the worker read since its last report, and the
-    elements, where they are not in a file."""
+    """The report of a finished tile: the device that computed it, and the bytes of operands that the worker has read since
+    its last report.
+
+    It also has the elements of the tile, if the result is not a file.
+    """
 
     tile: Tile
     place: RemotePlace
@@ -116,22 +132,27 @@ class TileReport:
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """Why a task failed, as its return value: Dask would log an error that a task raises, with its traceback, and cannot
-    pickle an error that is of two built-in classes. ``kind`` is the name of a class in ``errors``, empty for other
-    errors."""
+    """The reason why a task failed, as a return value.
+
+    Tasks return this object instead of raising an error, because Dask would log the error with its traceback, and cannot
+    pickle an error that is derived from two built-in classes. ``kind`` is the name of a class in ``errors``, or empty for
+    other errors.
+    """
 
     kind: str
     text: str
 
     @classmethod
     def of(cls, error: BaseException) -> TaskFailure:
-        """The failure for an error of Tilewright, of the system or of memory."""
+        """Return the failure for an error of Tilewright, of the operating system or of memory."""
         if isinstance(error, errors.TilewrightError):
             return cls(type(error).__name__, str(error))
         return cls("", f"{type(error).__name__}: {error}")
 
     def error(self, what: str) -> errors.TilewrightError:
-        """The error to raise; ``what`` failed is prefixed if the error is not Tilewright's own."""
+        """Return the error to raise. ``what`` says what failed; it precedes the message of errors that are not Tilewright's
+        own.
+        """
         if not self.kind:
             return errors.ClusterError(f"{what}: {self.text}")
         found: errors.TilewrightError = getattr(errors, self.kind)(self.text)

@@ -1,4 +1,6 @@
-"""Turns the workers of a cluster into the places of a product: asks for their facts, compares them, and plans for them."""
+"""Asks the workers of a cluster what they can do for a product, checks that their answers agree, and chooses the devices
+that compute.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ Failure = TaskFailure | BaseException
 
 @dataclasses.dataclass(frozen=True)
 class ClusterPlacement:
-    """Where a product runs: on every device of every worker that answered; see ``places.Placement``."""
+    """The devices that compute a product on a cluster: all devices of every worker that answered. It has the interface of
+    ``places.Placement``.
+    """
 
     facts: tuple[WorkerFacts, ...]
     choice: Choice[Any]
@@ -49,22 +53,22 @@ class ClusterPlacement:
 
     @property
     def triangle(self) -> bool:
-        """Workers compute all of C."""
+        """False, because workers always compute all of C, even if it is symmetric."""
         return False
 
     @property
     def places(self) -> list[RemotePlace]:
-        """One for each device of each worker."""
+        """All devices of all workers."""
         return [RemotePlace(each.worker, device) for each in self.facts for device in each.devices]
 
     @property
     def names(self) -> list[str]:
-        """The places, as text."""
+        """The devices, as text."""
         return [str(place) for place in self.places]
 
     @property
     def summary(self) -> str:
-        """The workers in a line."""
+        """A line of text about the number of workers, their hosts, devices and memory."""
         hosts = len({each.host for each in self.facts})
         devices = collections.Counter(device.partition(":")[0] for each in self.facts for device in each.devices)
         threads = sorted({each.threads for each in self.facts})
@@ -76,21 +80,21 @@ class ClusterPlacement:
 
     @property
     def kernel_fact(self) -> str:
-        """What the bits depend on: the same on all workers."""
+        """A text with everything about the kernel that can change the bits of the result. It is the same for all workers."""
         return self.facts[0].kernel
 
     @property
     def threads(self) -> int:
-        """Threads of the worker that has the most."""
+        """The largest number of threads of a worker."""
         return max(each.threads for each in self.facts)
 
     @property
     def memory(self) -> int:
-        """Bytes of the smallest memory limit."""
+        """The smallest memory limit of a worker in bytes."""
         return min(each.memory for each in self.facts)
 
     def rates(self, *_: Any) -> Rates:
-        """The rates of a typical worker while all work at the same time."""
+        """Return the rates of a typical worker while all workers work at the same time."""
         shared = [_shared(each, self.facts) for each in self.facts]
         middle = {
             name: statistics.median_low(getattr(rates, name) for rates in shared)
@@ -100,7 +104,7 @@ class ClusterPlacement:
 
 
 class Looks:
-    """The tasks in which workers say what they can do for a product. Each is asked once."""
+    """The tasks that ask workers what they can do for a product. Each worker is asked once."""
 
     def __init__(self, client: Any, order: ProductOrder, known: Iterable[str] = ()) -> None:
         """Workers that are ``known`` are not asked."""
@@ -112,12 +116,15 @@ class Looks:
 
     @property
     def pending(self) -> int:
-        """How many were asked and have not answered."""
+        """The number of workers that were asked and have not answered yet."""
         return sum(task is not None for task in self._tasks.values())
 
     def ask(self, alive: frozenset[str]) -> None:
-        """Ask those that joined, all at once, so that those that share a disk or a processor measure it shared; forget those
-        that are gone."""
+        """Ask the workers that have joined, and forget those that are gone.
+
+        All new workers are asked at the same time. So if workers have a disk or a processor in common, they measure the
+        rates that each gets while the others use it too.
+        """
         for worker in self._tasks.keys() - alive:
             task = self._tasks.pop(worker)
             self.lost += task is not None
@@ -129,7 +136,7 @@ class Looks:
             when_ended(self._client, task, functools.partial(self._tell, worker, name))
 
     def answers(self) -> Iterator[tuple[str, WorkerFacts | Failure]]:
-        """The workers that answered since the last call, and what."""
+        """Yield each worker that has answered since the last call, with its answer."""
         with contextlib.suppress(queue.Empty):
             while True:
                 worker, name, answer = self._ended.get_nowait()
@@ -140,7 +147,7 @@ class Looks:
                     yield worker, answer
 
     def close(self) -> None:
-        """Those that have not answered need not answer."""
+        """Release the tasks of workers that have not answered."""
         for task in self._tasks.values():
             _release(task)
         self._tasks.clear()
@@ -173,10 +180,11 @@ class _Hearing:
 
 
 def ask_workers(client: Any, order: ProductOrder) -> tuple[WorkerFacts, ...]:
-    """What the workers say of themselves. As long as the scheduler hears of workers, the first answer is waited for: a busy
-    machine may take minutes to compile. After it, those that are busy are not waited for long: they can join later.
+    """Ask all workers what they can do for a product, and return their answers.
 
-    Raises the first error of a worker, ClusterError where nothing is heard of any, or they die.
+    The function waits for the first answer as long as the scheduler hears of workers, because a busy machine may need
+    minutes to compile. It then waits only a short time for the other workers, which can join later. Raises the first error
+    of a worker, and ClusterError if the scheduler hears of no worker, or if the workers die.
     """
     answers: list[WorkerFacts] = []
     begun, until = time.monotonic(), math.inf
@@ -201,9 +209,9 @@ def ask_workers(client: Any, order: ProductOrder) -> tuple[WorkerFacts, ...]:
 
 
 def place_on(client: Any, order: ProductOrder) -> ClusterPlacement:
-    """The placement of a product on all workers. If some have GPUs, only these compute.
+    """Return the placement of a product on all workers. If some workers have GPUs, only these compute.
 
-    Raises ClusterError where workers would compute other bits than others.
+    Raises ClusterError if different workers would compute different bits.
     """
     facts = ask_workers(client, order)
     with_gpus = tuple(each for each in facts if each.devices != ("cpu",))
@@ -223,7 +231,7 @@ _SAME = "install the same version of Tilewright on all"
 
 
 def check_alike(facts: Sequence[WorkerFacts]) -> None:
-    """Raise ClusterError unless the result has the same bits whoever computes it."""
+    """Raise ClusterError unless all workers would compute the same bits."""
     first = facts[0]
     for other in facts[1:]:
         for what in ("version", "kernel", "dtype"):
@@ -236,7 +244,7 @@ def check_alike(facts: Sequence[WorkerFacts]) -> None:
 
 
 def explained(failure: Failure, what: str) -> TilewrightError:
-    """The error that says in a line ``what`` failed."""
+    """Return the error to raise for a failed task. ``what`` says what failed."""
     if isinstance(failure, TaskFailure):
         return failure.error(what)
     if isinstance(failure, (CancelledError, asyncio.CancelledError)):
@@ -265,7 +273,7 @@ def _shared(facts: WorkerFacts, all_facts: Sequence[WorkerFacts]) -> Rates:
 
 
 def workers_of(info: Mapping[str, Any]) -> dict[str, str]:
-    """The address of each worker that can get tasks, and its host, from what a scheduler says."""
+    """Return the address and host of each worker that can get tasks, from the information of a scheduler."""
     return {
         address: str(each.get("host", ""))
         for address, each in info["workers"].items()

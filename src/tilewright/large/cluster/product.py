@@ -1,4 +1,6 @@
-"""The job of a ``multiply`` on a cluster: the same plan, journal and result as on one machine, computed by workers."""
+"""The job of a ``multiply`` on a cluster. Plan, journal and result are the same as on one machine, but workers compute the
+tiles.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ _NO_COST = Cost([], [], [], 0, 0, 0)
 def open_cluster_job(
     a: Any, b: Any, out: Any, options: Options, cluster: Any, *, only_planned: bool = False
 ) -> Iterator[Job]:
-    """The job of a product on ``cluster`` (see ``connected``), planned and ready to run."""
+    """Return the job of a product on ``cluster`` (see ``connected``), planned and ready to run."""
     with contextlib.ExitStack() as stack:
         refuse_overlap(out, a=a, b=b)
         check_partition(options.partition)
@@ -88,7 +90,7 @@ def open_cluster_job(
 
 
 def keep_product(a: Any, b: Any, options: Options, cluster: Any) -> Any:
-    """The product on the workers of ``cluster``, where it stays as a Dask array."""
+    """Compute the product on the workers of ``cluster``, and return it as a Dask array that stays there."""
     with contextlib.ExitStack() as stack:
         if not hasattr(cluster, "persist"):
             raise UsageError(
@@ -263,20 +265,25 @@ AGAIN_S, LOST_S = 0.05, 60.0
 
 
 class Keys:
-    """The keys of chunks, row by row, in an object that Dask does not look into: it would move all chunks to every task."""
+    """The keys of the chunks of an array, row by row.
+
+    Dask does not look for keys inside this object. If it found them, it would move all chunks to every task.
+    """
 
     def __init__(self, keys: list[list[Any]]) -> None:
         self._keys = keys
 
     def at(self, row: int, column: int) -> Any:
-        """The key of a chunk."""
+        """Return the key of a chunk."""
         return self._keys[row][column]
 
 
 @dataclass(frozen=True)
 class Held:
-    """A matrix in chunks that are on the cluster: where rows and columns of chunks begin and end, and their keys. ``name``
-    differs when the contents may."""
+    """A matrix whose chunks are on the cluster: the edges of the rows and columns of chunks, and their keys.
+
+    ``name`` differs if the contents may differ.
+    """
 
     name: str
     rows: tuple[int, ...]
@@ -286,7 +293,7 @@ class Held:
 
     @property
     def shape(self) -> Shape:
-        """Rows and columns."""
+        """The number of rows and columns."""
         return self.rows[-1], self.columns[-1]
 
     @property
@@ -297,7 +304,9 @@ class Held:
 
 
 class HeldSource:
-    """Such a matrix as a worker reads it, or as the client plans for it; see ``files.Source``."""
+    """A ``Source`` (see ``files.Source``) for a matrix whose chunks are on the cluster. Workers read through it, and the
+    client plans with it.
+    """
 
     parallel = True
 
@@ -343,7 +352,7 @@ class HeldSource:
 
 
 def open_held(held: Held) -> HeldSource:
-    """The matrix as the worker reads it whose task calls this."""
+    """Open a matrix whose chunks are on the cluster, in a task of the worker that reads it."""
     from distributed import get_worker
 
     worker: Any = get_worker()
@@ -376,11 +385,10 @@ async def _from_another(worker: Any, key: Any) -> Any:
 
 
 def hold(client: Any, array: Any) -> tuple[HeldSource, Any]:
-    """A Dask array or a NumPy array as a source whose chunks are on the cluster, and as the Dask array of these chunks.
+    """Place the chunks of a Dask or NumPy array on the cluster, and return the array as a source and as a Dask array.
 
-    They are there as long as that array is referred to.
-
-    A Dask array is computed there now, unless it was before; its errors are raised here.
+    The chunks stay on the cluster as long as the returned Dask array is referred to. If ``array`` is a Dask array that is
+    not computed yet, it is computed now, and its errors are raised here.
     """
     import dask.array as da
     from dask.base import is_dask_collection

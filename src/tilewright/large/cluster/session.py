@@ -1,10 +1,10 @@
-"""The code that runs on a worker: one session for each product and device computes the tiles that tasks add to it.
+"""The code that runs on a worker. For each product and device, a session computes the tiles that tasks give to it.
 
-Each tile is a task of Dask. A task gives up its pool thread while it waits for its tile (``secede``), so the next task
-starts. So one tile is stored, the next is computed, and blocks of a third are loaded, all at the same time. A session
-without tiles for IDLE_S ends, because its client may be gone.
+Each tile is one task of Dask. While a task waits for its tile, it releases its thread of the worker's pool (``secede``), so
+that the next task can start. So the session stores one tile, computes the next, and loads blocks of a third at the same
+time. A session without tiles for IDLE_S ends, because its client may be gone.
 
-``placement`` and ``feed`` submit the tasks ``worker_facts``, ``compute_tile`` and ``end_sessions`` from the client.
+The client submits the tasks ``worker_facts``, ``compute_tile`` and ``end_sessions``, in ``placement`` and ``feed``.
 """
 
 from __future__ import annotations
@@ -61,8 +61,11 @@ _lock = threading.Lock()
 
 
 def worker_facts(order: ProductOrder) -> WorkerFacts | TaskFailure:
-    """What this worker can do for a product, opened and measured with exactly the settings of the product. Returns a
-    TaskFailure if an operand cannot be read or is not the client's file."""
+    """Return what this worker can do for a product. It opens the operands and measures rates with the settings of the
+    product.
+
+    Returns a TaskFailure if an operand cannot be read or is not the file that the client opened.
+    """
     from distributed import get_worker, secede
 
     worker = get_worker()
@@ -99,7 +102,7 @@ def _measured_facts(order: ProductOrder, worker: Any) -> WorkerFacts:
 
 
 def compute_tile(work: PlannedOrder, tile: Tile, later: Sequence[Tile], device: str) -> TileReport | TaskFailure:
-    """Compute a tile in this worker's session of the product, after those that it was given before."""
+    """Compute a tile in this worker's session of the product, after the tiles that the session was given before."""
     from distributed import get_worker, secede
 
     worker = get_worker()
@@ -116,8 +119,10 @@ def compute_tile(work: PlannedOrder, tile: Tile, later: Sequence[Tile], device: 
 
 
 async def end_sessions(key: str) -> None:
-    """End all sessions of a product in this process at once, and return when they have ended, at the latest after END_S;
-    tiles under way are not finished. It runs on the worker's event loop, because all threads may be taken by other tasks."""
+    """End all sessions of a product in this process, and return when they have ended, at the latest after END_S.
+
+    Unfinished tiles are abandoned. This runs on the worker's event loop, because other tasks may use all threads.
+    """
     with _lock:
         _ended_keys.append(key)
         ending = [session for session in _sessions if session.key[0] == key]
@@ -132,7 +137,7 @@ async def end_sessions(key: str) -> None:
 
 
 class Session:
-    """The slots and threads of one device of a worker, for one product."""
+    """The threads of one device of a worker and its memory for blocks, for one product."""
 
     def __init__(self, work: PlannedOrder, place: RemotePlace, threads: int, limit: int | None) -> None:
         self._work, self._place, self._threads, self._limit = work, place, threads, limit
@@ -156,8 +161,10 @@ class Session:
         threading.Thread(target=self._end_when_idle, name="tilewright idle", daemon=True).start()
 
     def add(self, tile: Tile, later: Sequence[Tile]) -> Future[TileReport] | None:
-        """Add a tile, and return the future of its report; a tile that is added twice is computed once. None if the session
-        has ended."""
+        """Add a tile, and return the future of its report. Returns None if the session has ended.
+
+        A tile that is added twice is computed once.
+        """
         with self._changed:
             if self._error is not None:
                 return None
@@ -171,11 +178,11 @@ class Session:
 
     @property
     def takes_tiles(self) -> bool:
-        """Whether tiles may be added to it."""
+        """Whether tiles can be added to the session."""
         return self._error is None
 
     def stop(self, error: BaseException) -> None:
-        """End it after the pieces under way; all tiles that it has not finished fail with ``error``."""
+        """End the session after the operations that are in progress. All tiles that are not finished fail with ``error``."""
         with self._changed:
             self._error = self._error or error
             pending, self._pending = self._pending, {}
@@ -320,7 +327,9 @@ def _resident() -> int:
 
 
 class ReturnedTiles:
-    """The sink of a product whose tiles are returned: each waits here for its task. A tile may be written in pieces."""
+    """A ``Sink`` for a product whose workers return the tiles. Each tile waits here until its task takes it; it may be
+    written in pieces.
+    """
 
     #: Whether the page cache is told to drop written bytes; never here.
     forgets = False
@@ -341,7 +350,7 @@ class ReturnedTiles:
             elements[top : top + block.shape[0], left : left + block.shape[1]] = block
 
     def flush(self) -> None:
-        """Nothing to do: the elements are in memory."""
+        """Do nothing, because the elements are in memory."""
 
     def take(self, tile: Tile) -> np.ndarray[Any, Any]:
         """Remove a tile, and return its elements."""

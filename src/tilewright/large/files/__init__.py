@@ -1,11 +1,13 @@
-"""Matrices in files: read and written by rectangles, without a memory map, so that the use of memory is known.
+"""Matrices in files, which are read and written one rectangle at a time and without a memory map, so that the memory that
+is used is known.
 
-``.npy``, raw bytes and ``.safetensors`` are read and written in place by positional system calls, from several threads;
-so are HDF5 datasets that lie in one piece. Zarr and chunked HDF5 go through their libraries, piece by piece.
-All of them can be read at URLs too, through fsspec, by ranges of bytes.
-A matrix that is written lies in the directory ``NAME.tilewright`` until it is complete. Until then an existing file of its
-name can be read as an input; a file that is open afterwards keeps its contents, but an open zarr directory changes. An
-existing file is replaced only where the caller says so.
+``.npy``, raw bytes and ``.safetensors`` are read and written in place with positional system calls, from several threads.
+So are HDF5 datasets that are contiguous in their file. Zarr arrays and chunked HDF5 datasets are read and written through
+their libraries, some chunks at a time. Files at URLs can be read in all formats, by ranges of bytes, through fsspec.
+
+A matrix that is being written is in the directory ``NAME.tilewright`` until it is complete. An existing file with the name
+of the result is replaced only if the caller says so, and can be read as an operand until then. A program that has the old
+file open afterwards still sees the old contents, but an open zarr directory changes.
 """
 
 from __future__ import annotations
@@ -52,44 +54,44 @@ def open_matrix(
     storage_options: Mapping[str, Any] | None = None,
     axes: Any = None,
 ) -> Source:
-    """A matrix to read: a file by its suffix, or an array in memory.
+    """Open a matrix to read: a file in the format of its suffix, or an array in memory.
 
-    A file can be at any URL that fsspec reads, such as "s3://bucket/a.npy" or "https://host/a.zarr", and is read by
-    ranges of bytes. A memory map of a whole ``.npy`` counts as that file.
+    A file can also be at a URL that fsspec can read, such as "s3://bucket/a.npy" or "https://host/a.zarr". It is then
+    read by ranges of bytes. If the array is a memory map of a whole ``.npy`` file, the file is read instead.
 
     Parameters
     ----------
     where : path or array
-        The file, or the array. What follows a colon ("data.h5:/group/a", "model.safetensors:weight") is a ``name``.
+        The file or the array. A text after a colon ("data.h5:/group/a", "model.safetensors:weight") is the ``name``.
     shape : tuple of int, optional
-        The shape. It is needed for raw files, which are row-major, and checked for others.
+        The shape. A raw file needs it, and is read as row-major. For other files it is compared with the file's shape.
     dtype : dtype or str, optional
-        The dtype of the elements. It is needed for raw files, and checked for others.
+        The dtype of the elements. A raw file needs it. For other files it is compared with the file's dtype.
     name : str, optional
-        The matrix to take, of a file with several.
+        The name of the matrix to read, if the file contains several.
     storage_options : mapping, optional
-        Arguments of the file system of a URL. Credentials are otherwise those that fsspec finds in its
-        configuration and the environment.
+        Arguments for the file system of a URL, such as credentials. Otherwise fsspec looks for credentials in its
+        configuration and in the environment.
     axes : two lists of int, optional
-        Makes a matrix of an array of any number of axes: those that are rows and those that are columns, each
-        merged in row-major order. ``([1], [0])`` is the transpose of a matrix.
+        The axes that become rows and the axes that become columns, for an array with any number of axes. The axes of
+        each list are merged in row-major order. ``([1], [0])`` reads a matrix as its transpose.
 
     Returns
     -------
     Source
-        An open matrix with ``shape``, ``dtype``, ``read(rows, columns, into)`` and ``close()``. ``multiply`` takes
-        it.
+        An open matrix with ``shape``, ``dtype``, ``read(rows, columns, into)`` and ``close()``. It can be an operand
+        of ``multiply``.
 
     Raises
     ------
     FileError
-        A file that is absent, truncated, damaged or unreachable, or that this process may not read.
+        The file does not exist, is truncated, damaged or unreachable, or this process may not read it.
     ShapeError
-        An array that is no matrix.
+        The array is not a matrix, or has another shape than the stated one.
     DTypeError
         A dtype that cannot be multiplied.
     UsageError
-        An unknown suffix or name, or ``axes`` that do not fit.
+        The suffix or the name is unknown, or ``axes`` are not the axes of the array.
     UnavailableError
         The library of the format or of the URL is not installed.
 
@@ -124,8 +126,10 @@ def open_array(
     name: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """An array of any number of axes to read, by ``read_box``, of which ``as_matrix`` makes a matrix; one of two axes is a
-    matrix. Arguments and errors are those of ``open_matrix``."""
+    """Open an array of any number of axes, to be read by ``read_box``. ``as_matrix`` makes a matrix of it.
+
+    An array of two axes is a matrix itself. Arguments and errors are those of ``open_matrix``.
+    """
     if not isinstance(where, (str, os.PathLike)):
         array = ArraySource(where)
         whole = getattr(where, "base", None)
@@ -147,7 +151,7 @@ def open_array(
 
 
 def shown(where: Any) -> object:
-    """The name of an operand in messages: that of its file."""
+    """Return the name of an operand for messages, which is that of its file."""
     if not isinstance(where, (str, os.PathLike)):
         return "the array"
     _, path, member = locate(os.fspath(where))
@@ -163,15 +167,17 @@ def create_matrix(
     overwrite: bool = False,
     work: WorkDirectory | None = None,
 ) -> Sink:
-    """A matrix to write: a file by its suffix, or an array in memory of that shape.
+    """Create a matrix to write: a file in the format of its suffix, or an array in memory of this shape.
 
-    The space is reserved at once, so that a full disk is noticed before anything is computed. With ``resume`` the
-    unfinished matrix of an earlier run in ``NAME.tilewright`` is continued (the sink's ``resumed`` says whether there was
-    one); without it, that matrix is removed. An existing file is refused; with ``overwrite``, ``finish`` replaces it.
-    ``work`` is the open work directory of a journal for this result.
+    Disk space is reserved at once, so that a full disk is noticed before anything is computed. With ``resume`` the
+    unfinished matrix of an earlier run in ``NAME.tilewright`` is continued, and ``resumed`` of the returned object says
+    whether there was one. Without ``resume`` that matrix is removed. An existing file of this name is refused. With
+    ``overwrite`` it is accepted, and ``finish`` replaces it. ``work`` is the open work directory of a journal for this
+    result.
 
-    Raises FileError (no space, no directory, another process writes it, another matrix to resume, a file of that name,
-    a work directory with other files), ShapeError, DTypeError, UsageError and UnavailableError.
+    Raises FileError if there is no space or no directory, if another process writes the file, if the matrix to resume
+    is a different one, if a file of this name exists, or if the work directory contains other files. Also raises
+    ShapeError, DTypeError, UsageError and UnavailableError.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp(), "c.npy")

@@ -1,4 +1,4 @@
-"""A matrix in memory as a source or a sink, and the copy between two blocks."""
+"""A matrix in memory with the interface of a file that is read or written, and the copy between two blocks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ _HASHED = 1 << 22
 
 
 def copy_block(out: np.ndarray, block: np.ndarray) -> None:
-    """``out[...] = block`` with a conversion of dtype where they differ; strides are free.
+    """Copy ``block`` to ``out``, for any strides, and convert the elements if the dtypes differ.
 
-    Between row-major and column-major it copies strip by strip, which is about twice as fast from 1 MiB on.
+    Between row-major and column-major order, blocks are copied strip by strip. For blocks of 1 MiB or more this is about
+    twice as fast as one copy.
     """
     if not out.size:  # one side of an array without elements can be 2^60
         return
@@ -44,7 +45,10 @@ def copy_block(out: np.ndarray, block: np.ndarray) -> None:
 
 
 class ArraySource:
-    """A NumPy array of any strides; its fingerprint reads all of it (1 to 2 GiB/s). One of two axes is a matrix."""
+    """A ``Source`` that reads a NumPy array of any strides. Its fingerprint reads the whole array (1 to 2 GiB/s).
+
+    If the array has two axes, it is a matrix.
+    """
 
     parallel = True
     workspace = WORKSPACE
@@ -79,11 +83,11 @@ class ArraySource:
         return digest.hexdigest()[:16]
 
     def close(self) -> None:
-        """Nothing to release: the array is the caller's."""
+        """Do nothing, because the array belongs to the caller."""
 
 
 class ArraySink:
-    """A NumPy array that receives the matrix: every write changes it at once, before ``finish``."""
+    """A ``Sink`` that writes to a NumPy array. Every write changes the array at once, before ``finish``."""
 
     parallel = True
     grain = (1, 1)
@@ -112,27 +116,31 @@ class ArraySink:
         self.flush()
 
     def close(self) -> None:
-        """Nothing to release: the array is the caller's."""
+        """Do nothing, because the array belongs to the caller."""
 
 
 def array_behind(source: Any) -> np.ndarray[Any, Any] | None:
-    """The array in memory that a source reads, whichever of its axes are rows and columns; None for any other source."""
+    """Return the array in memory that a source reads, or None if the source reads something else.
+
+    Axes that the source has exchanged or merged are not changed in the returned array.
+    """
     stored = getattr(source, "stored", source)
     return stored.array if isinstance(stored, ArraySource) else None
 
 
 def whole_matrix(source: Source) -> np.ndarray[Any, Any]:
-    """All elements of a matrix, in memory."""
+    """Read all elements of a matrix into memory."""
     matrix = np.empty(source.shape, source.dtype.newbyteorder("="))
     source.read(slice(0, matrix.shape[0]), slice(0, matrix.shape[1]), matrix)
     return matrix
 
 
 def file_behind(array: np.ndarray) -> Source | None:
-    """The file behind a memory map of a whole ``.npy``, to be read without page faults; None where that is not certain.
+    """Return a source for the file of an array that is a memory map of a whole ``.npy`` file, so that it is read without
+    page faults.
 
-    Private maps (mode "c") and slices are read as arrays, and so is a map whose file was replaced since, which the system's
-    list of maps shows.
+    Returns None if it is not certain that the array is this file. Private maps (mode "c"), slices, and maps whose file was
+    replaced since are such cases; the system's list of maps shows the last one.
     """
     if type(array) is not np.memmap or array.mode not in ("r", "r+") or not isinstance(array.base, mmap.mmap):
         return None

@@ -1,12 +1,13 @@
-"""Arrays of any number of axes as matrices: some axes, merged in row-major order, are the rows, the others the columns.
+"""Reads arrays of any number of axes as matrices. Some axes, merged in row-major order, are the rows, and the others are
+the columns.
 
-A stretch of merged rows is a few boxes of the array, which are read or written where they lie:
+A range of merged rows is a few boxes of the array, which are read or written in place:
 
     rows 5 to 17 of axes (4, 6):    ·····▓
                                     ▓▓▓▓▓▓    a part of a row, whole rows, and a part of a row
                                     ▓▓▓▓▓·
 
-So a stack (…, m, k) is a matrix with rows (…, m), and a file can be read as its transpose.
+So a stack of shape (…, m, k) is a matrix with rows (…, m), and a file can be read as its transpose.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from .format import Source
 
 
 class Axes(NamedTuple):
-    """The axes of an array that are rows of a matrix, and those that are columns, in the order in which they are merged."""
+    """The axes of an array that are the rows of a matrix, and those that are the columns, each in the order in which they
+    are merged.
+    """
 
     rows: tuple[int, ...]
     columns: tuple[int, ...]
 
     @property
     def transposed(self) -> Axes:
-        """With rows and columns exchanged."""
+        """The same axes with rows and columns exchanged."""
         return Axes(self.columns, self.rows)
 
 
@@ -43,14 +46,16 @@ MATRIX = Axes((0,), (1,))
 
 
 def last_axis_as_columns(ndim: int) -> Axes:
-    """Of a stack of matrices (…, m, k): its rows are (…, m)."""
+    """Return the axes of a stack of matrices (…, m, k) as a matrix whose rows are (…, m) and whose columns are k."""
     return Axes(tuple(range(ndim - 1)), (ndim - 1,))
 
 
 def as_matrix(array: Any, where: object, axes: Any = None) -> Any:
-    """A stored array of any number of axes as a ``Source``; with ``axes``, two lists of the axes of rows and columns.
+    """Return an array of any number of axes as a ``Source``. ``axes`` are two lists, of the axes that are rows and of those
+    that are columns.
 
-    Raises ShapeError for another number of axes than 2 without ``axes``, and UsageError unless these have each axis once.
+    Raises ShapeError if ``axes`` is missing and the array has not two axes, and UsageError unless ``axes`` contains each
+    axis once.
     """
     ndim = len(array.shape)
     if axes is None:
@@ -73,7 +78,7 @@ def as_matrix(array: Any, where: object, axes: Any = None) -> Any:
 
 
 class AxesSource:
-    """A matrix whose rows and columns are merged axes of ``array``; see ``Source``."""
+    """A ``Source`` whose rows and columns are merged axes of ``array``."""
 
     def __init__(self, array: Any, axes: Axes) -> None:
         self.stored, self.axes = array, axes
@@ -90,21 +95,21 @@ class AxesSource:
 
     @property
     def workspace(self) -> int:
-        """The most bytes that one ``read`` allocates, without ``out``."""
+        """The most bytes that one ``read`` allocates, not counting ``out``."""
         return int(self.stored.workspace)
 
     @property
     def path(self) -> Any:
-        """Where the array is stored; None for one in memory."""
+        """The path of the array's file, or None if the array is in memory."""
         return getattr(self.stored, "path", None)
 
     @property
     def transposed(self) -> Any:
-        """Its transpose, a matrix of the same array."""
+        """The transpose of the matrix, which reads the same array."""
         return as_matrix(self.stored, "the array", self.axes.transposed)
 
     def read_within(self, nbytes: int) -> None:
-        """Read so few chunks together that a read takes so many bytes at most, but at least one."""
+        """Limit the bytes of one read to ``nbytes``, by reading fewer chunks at a time. At least one chunk is read."""
         if hasattr(self.stored, "read_within"):
             self.stored.read_within(nbytes)
 
@@ -130,7 +135,8 @@ def _open_again(opens: Callable[[], Any], axes: Axes) -> AxesSource:
 
 
 def boxes(sizes: Sequence[int], start: int, stop: int) -> Iterator[Box]:
-    """The boxes of an array of these sizes that hold its elements ``start`` to ``stop``, counted in row-major order.
+    """Yield the boxes of an array with these sizes that together contain its elements ``start`` to ``stop`` in row-major
+    order.
 
     >>> [[(part.start, part.stop) for part in box] for box in boxes((4, 6), 5, 17)]
     [[(0, 1), (5, 6)], [(1, 2), (0, 6)], [(2, 3), (0, 5)]]
@@ -153,8 +159,12 @@ def boxes(sizes: Sequence[int], start: int, stop: int) -> Iterator[Box]:
 def parts_of(
     extents: Sequence[Sequence[int]], first: Shape, block: np.ndarray[Any, Any]
 ) -> Iterator[tuple[Box, np.ndarray[Any, Any]]]:
-    """The boxes of merged axes of these sizes that a ``block`` covers from row and column ``first`` on, each with its part
-    of the block as an array with these axes."""
+    """Yield the boxes of an array that a rectangle of merged axes covers, each with the part of ``block`` that belongs to
+    it.
+
+    ``extents`` are the sizes of the axes that are rows and of those that are columns. The rectangle begins at ``first``, a
+    row and a column, and has the shape of ``block``. Each part of the block has the axes of the array.
+    """
     if not block.size:
         return
     row = 0
@@ -169,7 +179,8 @@ def parts_of(
 
 
 def merged_grain(sizes: Sequence[int], chunks: Sequence[int]) -> int:
-    """The merged rows at whose multiples whole chunks begin, of axes of these sizes in chunks of these.
+    """Return the number g such that whole chunks begin at multiples of g merged rows, for axes of these sizes in chunks of
+    these sides.
 
     >>> merged_grain((10, 20), (1, 5)), merged_grain((10, 20), (1, 8)), merged_grain((10, 20), (2, 5)), merged_grain((), ())
     (5, 20, 40, 1)
@@ -183,7 +194,8 @@ def merged_grain(sizes: Sequence[int], chunks: Sequence[int]) -> int:
 
 
 def chunk_sides(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """Sides of chunks of about ``most`` merged rows that follow one another: the last axes are whole if possible.
+    """Return the sides of chunks that contain about ``most`` consecutive merged rows. As many of the last axes as possible
+    are not cut.
 
     >>> chunk_sides((5000,), 1024), chunk_sides((10, 20, 300), 1024), chunk_sides((7, 0), 1024)
     ((1024,), (1, 3, 300), (7, 1))
@@ -200,9 +212,10 @@ def _elements(box: Box) -> int:
 
 
 def is_transpose(a: Any, b: Any) -> bool:
-    """Whether one of two sources is known to be the transpose of the other: both read the same array or the same file.
+    """Whether one of two sources is known to be the transpose of the other, because both read the same array or the same
+    file.
 
-    Files are compared by their fingerprints. False where it is not known.
+    Files are compared by their fingerprints. The result is False if this is not known.
     """
     (x, of_x), (y, of_y) = (
         (each.stored, each.axes) if isinstance(each, AxesSource) else (each, MATRIX) for each in (a, b)
@@ -220,12 +233,12 @@ def is_transpose(a: Any, b: Any) -> bool:
 
 
 def product_extents(a: Source, b: Source) -> tuple[ArrayShape, ArrayShape]:
-    """The sizes of the axes of a product that are its rows, and of those that are its columns."""
+    """Return the sizes of the axes of a product that are its rows, and the sizes of those that are its columns."""
     rows: ArrayShape = getattr(a, "extents", ((a.shape[0],),))[0]
     columns: ArrayShape = getattr(b, "extents", ((), (b.shape[1],)))[1]
     return tuple(rows), tuple(columns)
 
 
 def joined(extents: Sequence[Sequence[int]]) -> ArrayShape:
-    """The shape of the array whose axes are rows and columns of these sizes."""
+    """Return the shape of the array whose row axes and column axes have these sizes."""
     return tuple(itertools.chain.from_iterable(extents))

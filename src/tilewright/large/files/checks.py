@@ -1,4 +1,6 @@
-"""Checks of dtypes, shapes, names and rectangles, and the errors for what fails them or cannot be read or written."""
+"""Checks of dtypes, shapes, names and rectangles, and the errors for arguments that fail them and for files that cannot be
+read or written.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,11 @@ Box = tuple[slice, ...]
 
 
 class Location(Protocol):
-    """The path or the URL of a file, as messages show it."""
+    """The path or URL of a file, as messages show it."""
 
     @property
     def name(self) -> str:
-        """The last part of it."""
+        """The last part of the path."""
 
 
 #: What a file may hold: what can be multiplied.
@@ -51,7 +53,7 @@ MOST_AXES = 32
 
 
 def admit_dtype(dtype: Any, where: object) -> np.dtype:
-    """``dtype`` as a dtype. Raises DTypeError unless matrices of it can be read."""
+    """Return ``dtype`` as a dtype object. Raises DTypeError if matrices of this dtype cannot be read."""
     try:
         dtype = dtype_of(dtype, where)
     except DTypeError:
@@ -62,7 +64,7 @@ def admit_dtype(dtype: Any, where: object) -> np.dtype:
 
 
 def admit_shape(shape: Any, where: object) -> Shape:
-    """``shape`` as two integers. Raises ShapeError unless it is that of a matrix."""
+    """Return ``shape`` as two integers. Raises ShapeError if it is not the shape of a matrix."""
     if not isinstance(shape, (tuple, list)):
         raise ShapeError(f"{where} has shape {_brief(shape)}: it must be two whole numbers")
     if len(shape) != 2:
@@ -72,7 +74,7 @@ def admit_shape(shape: Any, where: object) -> Shape:
 
 
 def admit_array_shape(shape: Any, where: object) -> ArrayShape:
-    """``shape`` as integers, one for each axis. Raises ShapeError."""
+    """Return ``shape`` as integers, one for each axis. Raises ShapeError if it is not the shape of an array."""
     if not isinstance(shape, (tuple, list)):
         raise ShapeError(f"{where} has shape {_brief(shape)}: it must be whole numbers")
     if len(shape) > MOST_AXES:
@@ -88,7 +90,7 @@ def _brief(value: object) -> str:
 
 
 def one_line(text: object, most: int = 200) -> str:
-    """A message of another library as one line of at most ``most`` characters."""
+    """Return a message of another library as one line of at most ``most`` characters."""
     line = " ".join(str(text).split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
@@ -96,7 +98,7 @@ def one_line(text: object, most: int = 200) -> str:
 def agree(
     where: object, shape: ArrayShape, dtype: np.dtype, wanted_shape: ArrayShape | None, wanted: np.dtype | None
 ) -> None:
-    """Raise ShapeError or DTypeError where the file differs from what the caller states."""
+    """Raise ShapeError or DTypeError if the shape or dtype of a file differs from what the caller states."""
     if wanted_shape is not None and shape != wanted_shape:
         raise ShapeError(f"{where} is {shape}, not {wanted_shape}: leave shape out, because the file states it")
     if wanted is not None and dtype != wanted:
@@ -104,13 +106,13 @@ def agree(
 
 
 def rectangle(shape: Shape, rows: slice, columns: slice, block: np.ndarray) -> tuple[int, int]:
-    """The first row and column of a rectangle. Raises UsageError unless it has the shape of ``block``."""
+    """Return the first row and column of a rectangle. Raises UsageError if it has not the shape of ``block``."""
     row, column = corner(shape, (rows, columns), block)
     return row, column
 
 
 def corner(shape: ArrayShape, box: Box, block: np.ndarray) -> tuple[int, ...]:
-    """Where a box begins. Raises UsageError unless it has the shape of ``block``."""
+    """Return the indices at which a box begins. Raises UsageError if the box has not the shape of ``block``."""
     sides = [range(size)[part] for size, part in zip(shape, box, strict=True)]
     if block.shape != tuple(map(len, sides)) or any(side.step != 1 for side in sides):
         where = "rows {} and columns {}".format(*box) if len(box) == 2 else " × ".join(map(str, box))
@@ -119,7 +121,10 @@ def corner(shape: ArrayShape, box: Box, block: np.ndarray) -> tuple[int, ...]:
 
 
 def pick(names: Iterable[str], name: str | None, path: Location, what: str) -> str:
-    """``name`` if the file has it; without a name, the only one in the file. Otherwise raises an error that lists them."""
+    """Return ``name`` if the file has a matrix of this name, or the only name in the file if ``name`` is None.
+
+    Otherwise it raises an error that lists the names.
+    """
     known = sorted(names)
     if name is not None and name in known:
         return name
@@ -137,7 +142,7 @@ def pick(names: Iterable[str], name: str | None, path: Location, what: str) -> s
 
 
 def listed(names: Sequence[str], what: str) -> str:
-    """Names as a short text.
+    """Return some names as a short text.
 
     >>> listed(["b"], "tensor"), listed(["b", "c", "d"], "tensor")
     ("the tensor 'b'", "3 tensors: 'b', 'c', …")
@@ -149,12 +154,12 @@ def listed(names: Sequence[str], what: str) -> str:
 
 
 def missing_library(library: str, path: Location) -> UnavailableError:
-    """The error for a format whose library is not installed."""
+    """Return the error for a file format whose library is not installed."""
     return UnavailableError(f"{path} needs {library}, which is not installed: {how_to_install('files')}")
 
 
 def raised(error: OSError) -> NoReturn:
-    """Raise it: without, ``os.walk`` leaves out what it cannot read."""
+    """Raise ``error``. ``os.walk`` needs this function, because by default it skips directories that it cannot read."""
     raise error
 
 
@@ -176,10 +181,10 @@ def os_errors(path: Path, doing: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def parser_errors(path: Location, what: str) -> Iterator[None]:
-    """Turn any exception of a parser into a FileError; Tilewright's own errors pass unchanged.
+    """Turn any exception of a parser into a FileError, except Tilewright's own errors.
 
-    For bytes that their format does not allow, libraries raise all kinds of exceptions, and not always the same one. Only an
-    error of the system, which has a number, says nothing about the bytes.
+    If a file is damaged, libraries raise many kinds of exceptions, and not always the same one. Only an error of the
+    operating system, which has an error number, does not mean that the file is damaged.
     """
     try:
         yield
@@ -193,13 +198,13 @@ def parser_errors(path: Location, what: str) -> Iterator[None]:
 
 
 def refuse_empty(path: Location, size: int) -> None:
-    """Raise FileError for a file of no bytes, as a program leaves it that was stopped before it wrote."""
+    """Raise FileError if the file is empty. A program that was stopped before it wrote leaves such files."""
     if not size:
         raise FileError(f"{path} is empty: a file with a matrix begins with a header; write it again")
 
 
 def unreadable_error(path: Location, box: Box, error: BaseException) -> FileError:
-    """The error for a box that a library cannot read."""
+    """Return the error for a box that a library cannot read."""
     names = ("rows ", "columns ") if len(box) == 2 else ("",) * len(box)
     where = ", ".join(f"{name}{part.start}:{part.stop}" for name, part in zip(names, box, strict=True))
     return FileError(f"{path} cannot be read at {where}: {one_line(error) or type(error).__name__}")
@@ -214,6 +219,6 @@ def _full(error: OSError, path: Path) -> str:
 
 
 def free_bytes(directory: Path) -> int:
-    """Bytes that this user can still write there."""
+    """Return the number of bytes that this user can still write to the disk of ``directory``."""
     status = os.statvfs(directory)
     return status.f_bavail * status.f_frsize

@@ -1,4 +1,6 @@
-"""A matrix stored in chunks, each of which must be decoded whole: read through its library, a few megabytes at a time."""
+"""Reads a matrix that is stored in chunks through its library, a few megabytes at a time. Each chunk must be decoded as a
+whole.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,10 @@ TOGETHER = 1 << 22
 
 
 class ChunkedSource:
-    """A matrix, or an array of other axes, in chunks of ``grain``; ``fetch(rows, columns)``, or with as many slices as there
-    are axes, returns a box as an array."""
+    """A matrix, or an array with other axes, that is stored in chunks with the sides ``grain``.
+
+    ``fetch`` gets one slice for each axis and returns this box as an array.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,7 @@ class ChunkedSource:
         self.read_within(COPIES * together)
 
     def read_within(self, nbytes: int) -> None:
-        """Read so few chunks together that a read takes so many bytes at most, but at least one."""
+        """Limit the bytes of one read to ``nbytes``, by reading fewer chunks at a time. At least one chunk is read."""
         self._most = min(self._most, nbytes // COPIES)
         self._piece = _together(self.shape, self.grain, self.dtype.itemsize, self._most)
         self.workspace = COPIES * math.prod(self._piece) * self.dtype.itemsize
@@ -52,7 +56,7 @@ class ChunkedSource:
 
 
 def chunk_slices(start: int, stop: int, step: int) -> Iterator[slice]:
-    """``start:stop`` cut at the multiples of ``step``.
+    """Cut the range ``start:stop`` at the multiples of ``step``.
 
     >>> list(chunk_slices(3, 9, 4))
     [slice(3, 4, None), slice(4, 8, None), slice(8, 9, None)]
@@ -64,7 +68,9 @@ def chunk_slices(start: int, stop: int, step: int) -> Iterator[slice]:
 
 
 def pieces(first: Sequence[int], block: np.ndarray, sides: ArrayShape) -> Iterator[tuple[Box, np.ndarray[Any, Any]]]:
-    """The boxes into which chunks of these sides cut the one of ``block`` that begins at ``first``, each with its part."""
+    """Cut the box that begins at ``first`` and has the shape of ``block`` at the edges of chunks. Yields each piece with
+    its part of ``block``.
+    """
     cuts = [chunk_slices(at, at + size, side) for at, size, side in zip(first, block.shape, sides, strict=True)]
     for box in itertools.product(*cuts):
         where: list[Any] = [slice(part.start - at, part.stop - at) for part, at in zip(box, first, strict=True)]
@@ -72,7 +78,9 @@ def pieces(first: Sequence[int], block: np.ndarray, sides: ArrayShape) -> Iterat
 
 
 def overlaps(edges: Sequence[int], start: int, stop: int) -> list[tuple[int, slice]]:
-    """The chunks that overlap ``start:stop``, and which part of it is in each; chunk i is ``edges[i]:edges[i + 1]``.
+    """Return the chunks that overlap ``start:stop``, each with the range of its elements that is in ``start:stop``.
+
+    Chunk i is ``edges[i]:edges[i + 1]``.
 
     >>> overlaps([0, 4, 4, 8, 12], 3, 8)
     [(0, slice(3, 4, None)), (2, slice(4, 8, None))]

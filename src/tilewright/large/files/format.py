@@ -1,4 +1,4 @@
-"""What the streaming scheduler reads from and writes to, and how a file format is declared.
+"""The interfaces of matrices that products read from and write to, and how a file format is declared.
 
 A format is one module of this folder with a ``FORMAT``: **adding a format means adding one file**.
 """
@@ -24,8 +24,10 @@ from .work import WorkDirectory
 
 
 class StoredArray(Protocol):
-    """An array of any number of axes that can be read by boxes, from several threads at once; one of two axes is a
-    ``Source``, too, whose methods these are."""
+    """An array of any number of axes from which several threads can read boxes at the same time.
+
+    An array of two axes is a ``Source`` too; its methods have the same meaning.
+    """
 
     @property
     def shape(self) -> ArrayShape:
@@ -33,11 +35,11 @@ class StoredArray(Protocol):
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype as stored, byte order included."""
+        """The dtype of the stored elements, including their byte order."""
 
     @property
     def parallel(self) -> bool:
-        """Whether several threads gain by reading at once."""
+        """Whether reading is faster with several threads."""
 
     @property
     def grain(self) -> ArrayShape:
@@ -45,56 +47,64 @@ class StoredArray(Protocol):
 
     @property
     def workspace(self) -> int:
-        """The most bytes that one ``read_box`` allocates, without ``out``."""
+        """The most bytes that one ``read_box`` allocates, not counting ``out``."""
 
     def read_box(self, box: Box, out: np.ndarray) -> None:
-        """Fill ``out``, of any strides, with that box, as ``Source.read`` does with a rectangle."""
+        """Read a box into ``out``, which may have any strides, as ``Source.read`` does with a rectangle."""
 
     def opener(self) -> Callable[[], StoredArray] | None:
-        """What opens the same array in another process; see ``Source``."""
+        """Return a function that opens the same array in another process; see ``Source``."""
 
     def fingerprint(self) -> str:
-        """A short text that differs when the contents may; see ``Source``."""
+        """Return a short text that changes when the contents of the file may have changed; see ``Source``."""
 
     def close(self) -> None:
         """Release the file."""
 
 
 class Source(Protocol):
-    """A matrix that can be read by rectangles, from several threads at once."""
+    """A matrix from which several threads can read rectangles at the same time."""
 
     @property
     def shape(self) -> Shape:
-        """Rows and columns."""
+        """The number of rows and columns."""
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype as stored, byte order included."""
+        """The dtype of the stored elements, including their byte order."""
 
     @property
     def parallel(self) -> bool:
-        """Whether several threads gain by reading at once."""
+        """Whether reading is faster with several threads."""
 
     @property
     def grain(self) -> Shape:
-        """Reads should begin and end at multiples of these rows and columns: a chunk cut in two is decoded twice."""
+        """The sides of a chunk. Reads should begin and end at multiples of them, because a chunk that is read in two parts
+        is decoded twice.
+        """
 
     @property
     def workspace(self) -> int:
-        """The most bytes that one ``read`` allocates, without ``out``."""
+        """The most bytes that one ``read`` allocates, not counting ``out``."""
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
-        """Fill ``out``, 2-D with any strides, with that rectangle, converted to the dtype of ``out``.
+        """Read a rectangle into ``out``, which has two axes and any strides, and convert the elements to the dtype of
+        ``out``.
 
-        What its dtype cannot hold becomes what a C cast makes of it (1e300 is inf in float32).
-        Raises FileError where the file has become shorter, damaged or unreadable.
+        Numbers outside the range of this dtype are converted as a cast in C does: 1e300 becomes inf in float32. Raises
+        FileError if the file has become shorter, is damaged or cannot be read.
         """
 
     def opener(self) -> Callable[[], Source] | None:
-        """What opens the same matrix in another process, and can be pickled; None for an array in this one's memory."""
+        """Return a function that opens the same matrix in another process, and that can be pickled. It is None for an array
+        in this process's memory.
+        """
 
     def fingerprint(self) -> str:
-        """A short text that differs when the contents may: of a file, path, size, time of change, inode and layout."""
+        """Return a short text that changes when the contents of the matrix may have changed.
+
+        For a file it is made from path, size, time of change, inode and layout.
+        """
 
     def close(self) -> None:
         """Release the file."""
@@ -103,67 +113,77 @@ class Source(Protocol):
 class PartWriter(Protocol):
     """Writes rectangles of an unfinished matrix that another process has begun and will finish.
 
-    Processes must not write parts of the same chunk (``FileFormat.chunk``) at the same time.
+    Different processes must not write parts of the same chunk (``FileFormat.chunk``) at the same time.
     """
 
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
-        """Store ``block`` there, converted to the stored dtype. Raises FileError where the disk is full or fails."""
+        """Write ``block`` to a rectangle of the matrix, converted to the stored dtype. Raises FileError if the disk is full
+        or fails.
+        """
 
     def flush(self) -> None:
-        """Return when all that this writer wrote before is on the disk."""
+        """Wait until everything that this writer has written is on the disk."""
 
     def close(self) -> None:
         """Release the file."""
 
 
 class Sink(Protocol):
-    """A matrix that is written by rectangles, from several threads at once, and appears when it is complete."""
+    """A matrix to which several threads can write rectangles at the same time, and whose file gets its name when it is
+    complete.
+    """
 
     @property
     def shape(self) -> Shape:
-        """Rows and columns."""
+        """The number of rows and columns."""
 
     @property
     def dtype(self) -> np.dtype:
-        """The dtype that is stored."""
+        """The dtype of the stored elements."""
 
     @property
     def parallel(self) -> bool:
-        """Whether several threads gain by writing at once."""
+        """Whether writing is faster with several threads."""
 
     @property
     def grain(self) -> Shape:
-        """Blocks should begin and end at multiples of these rows and columns."""
+        """The sides of a chunk. Blocks that are written should begin and end at multiples of them."""
 
     @property
     def workspace(self) -> int:
-        """The most bytes that one ``write`` allocates, without ``block``."""
+        """The most bytes that one ``write`` allocates, not counting ``block``."""
 
     @property
     def partial(self) -> Path | None:
-        """Where the unfinished matrix is kept; None where it is in memory."""
+        """The path of the unfinished matrix, or None if it is in memory."""
 
     #: Whether written data are dropped from the page cache once they are on the disk; set before the first ``write``.
     forgets: bool
 
     @property
     def resumed(self) -> bool:
-        """Whether the unfinished file of an earlier run is continued; False where a new one was begun."""
+        """Whether this continues the unfinished file of an earlier run. False if a new file was begun."""
 
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
-        """Store ``block`` there, converted to ``dtype``. Raises FileError where the disk is full or fails."""
+        """Write ``block`` to a rectangle of the matrix, converted to ``dtype``. Raises FileError if the disk is full or
+        fails.
+        """
 
     def flush(self) -> None:
-        """Return when all that was written before is on the disk and would survive a power failure."""
+        """Wait until everything that was written is on the disk and would survive a power failure."""
 
     def attachment(self) -> Callable[[], PartWriter] | None:
-        """What lets another process write to the unfinished matrix, and can be pickled; None for an array in memory."""
+        """Return a function with which another process can write to the unfinished matrix, and that can be pickled. None
+        for an array in memory.
+        """
 
     def finish(self) -> None:
-        """Flush, and give the matrix its name, in place of an existing file; then nothing can be written."""
+        """Flush the matrix and give its file the final name, in place of an existing file. After this nothing can be
+        written.
+        """
 
     def close(self) -> None:
-        """Release the file. An unfinished one stays on the disk, so that a later run can resume it."""
+        """Release the file. An unfinished file stays on the disk, so that a later run can resume it."""
 
 
 #: Files that are not read, by suffix, and the line of Python that makes one that is: NAME is what the user must fill in.
@@ -185,13 +205,16 @@ _CONVERTED = {
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A file format: ``open(path, name, shape, dtype)``, ``create(output, resume, work)`` and ``lost(path, output)``.
+    """A file format, declared by three functions: ``open(path, name, shape, dtype)``, ``create(output, resume, work)`` and
+    ``lost(path, output)``.
 
-    ``path`` of ``open`` is that of a file here, or a file at a URL. ``name`` selects one matrix of several, and is None
-    unless the format has ``members``. ``shape`` and ``dtype`` of ``open`` are those that the caller states, or None; a raw
-    file needs them. ``lost`` is the text of what a file (a directory with ``directory``) holds that a new ``output`` in its
-    place would lose, such as "holds the array 'x'"; None where it holds just such a matrix. For a damaged one it may raise
-    anything.
+    The ``path`` of ``open`` is a local file or a file at a URL. ``name`` selects one of several matrices in the file; it is
+    None unless the format has ``members``. ``shape`` and ``dtype`` are those that the caller states, or None. A raw file
+    needs both.
+
+    ``lost`` returns a text that says what would be lost if a new ``output`` replaced a file (or a directory, if
+    ``directory`` is set), such as "holds the array 'x'". It returns None if the file holds one such matrix and nothing
+    else. For a damaged file it may raise any exception.
     """
 
     suffixes: tuple[str, ...]
@@ -208,7 +231,7 @@ class FileFormat:
 
 @functools.cache  # imports them once
 def formats() -> dict[str, FileFormat]:
-    """Every format by suffix, as the modules of this folder declare them.
+    """Return every file format by its suffix, as the modules of this folder declare them.
 
     >>> sorted(formats())
     ['.bin', '.h5', '.hdf5', '.npy', '.raw', '.safetensors', '.zarr']
@@ -222,10 +245,11 @@ def formats() -> dict[str, FileFormat]:
 def locate(
     where: str, name: str | None = None, options: Mapping[str, Any] | None = None, *, writes: bool = False
 ) -> tuple[FileFormat, Path | Remote, str | None]:
-    """The format, the file and the member that ``where`` names, as "data.h5:/group/a"; a plain path names no member.
+    """Return the format, the file and the member of a text such as "data.h5:/group/a". A plain path names no member.
 
-    The member of a file at a URL is before the query. ``options`` are those of the URL's file system, ``writes`` says that
-    it is a result. Raises UsageError for an unknown suffix, a member in a format that has none, and options of a path.
+    In a URL the member precedes the query. ``options`` are options of the URL's file system, and ``writes`` says that the
+    text names a result. Raises UsageError for an unknown suffix, for a member in a format that has none, and for options
+    with a path.
 
     >>> locate("runs/model.safetensors:layer.0.weight")[1:]
     (PosixPath('runs/model.safetensors'), 'layer.0.weight')
@@ -282,8 +306,11 @@ def output_of(
     overwrite: bool = False,
     extents: tuple[ArrayShape, ArrayShape] | None = None,
 ) -> Output:
-    """The result that ``where`` names; with ``extents`` an array with these axes of rows and of columns. Raises UsageError,
-    ShapeError and DTypeError."""
+    """Return the description of the result that ``where`` names. With ``extents``, the result is an array with these row
+    axes and column axes.
+
+    Raises UsageError, ShapeError and DTypeError.
+    """
     file_format, path, member = locate(path_of_result(where), writes=True)
     assert isinstance(path, Path)
     what = "the matrix to write"
@@ -295,8 +322,11 @@ def output_of(
 
 
 def path_of_result(where: str | os.PathLike[str]) -> str:
-    """The path that ``where`` names, also as a ``file://`` URL. Raises UsageError for an unknown suffix, and for any other
-    URL: a result that is not complete, and its journal, need a file system that renames and that locks."""
+    """Return the path of a result that is given as a path or a ``file://`` URL.
+
+    Raises UsageError for an unknown suffix and for any other URL, because the unfinished result and its journal need a file
+    system with renames and locks.
+    """
     path = without_scheme(os.fspath(where))
     if is_url(path):
         raise UsageError(f"{Remote(path)} cannot be written: give a file on a disk as the result, then copy it there")

@@ -1,8 +1,9 @@
-"""HDF5: a dataset in one piece is read and written in place, as in a plain file; one in chunks through h5py.
+"""HDF5 files. A contiguous dataset is read and written in place, as in a plain file, and a chunked dataset through h5py.
 
-The library runs one call at a time in a process, and a file that it is writing when the process dies cannot be opened
-again. So the library first creates the file with one contiguous dataset at a fixed place, and closes it; the elements are
-then written without the library. A file at a URL is read through the library too, by ranges of bytes.
+The HDF5 library runs only one call at a time in a process. And if the process dies while the library writes a file, the
+file cannot be opened again. So for a result, the library first creates the file with one contiguous dataset at a fixed
+offset, and closes it. The elements are then written without the library. A file at a URL is read through the library, by
+ranges of bytes.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ DEEPEST = 100
 
 
 class HDF5Source(ChunkedSource):
-    """A dataset in chunks, or any other that is not one piece of this file."""
+    """A ``Source`` for a dataset that is chunked or for another reason not contiguous in its file."""
 
     parallel = False
 

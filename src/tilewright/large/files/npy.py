@@ -1,4 +1,4 @@
-"""``.npy``, NumPy's format: a Python literal with dtype, order and shape, then the elements."""
+"""The format ``.npy`` of NumPy: a header with a Python literal that states dtype, order and shape, and then the elements."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
 
 
 def find_layout(file: BinaryIO, path: Location, wanted: np.dtype | None = None) -> FileLayout:
-    """The layout that the header states. Raises FileError where there is none, DTypeError, ShapeError.
+    """Return the layout that the header states. Raises FileError if there is no header, DTypeError and ShapeError.
 
-    NumPy writes only the size of a dtype that is not its own, such as bfloat16: it must be ``wanted``.
+    For a dtype that is not NumPy's own, such as bfloat16, NumPy writes only its size. Such a file must be opened with
+    ``wanted``.
     """
     with parser_errors(path, ".npy file"):
         refuse_empty(path, file_size(file))

@@ -1,6 +1,6 @@
-"""The file of a result as the caller asked for it, and the check of an existing file of that name.
+"""The file of a result as the caller asked for it, and the check whether a file of this name exists already.
 
-An existing file is replaced only where the caller says so, because it may be an operand, or an earlier result.
+An existing file is replaced only if the caller says so, because it may be an operand or an earlier result.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from .checks import ArrayShape, Shape, os_errors
 
 @dataclass(frozen=True)
 class Output:
-    """A matrix of ``shape`` and ``dtype`` that will be ``member`` of the file ``path``, or of the directory (``directory``).
+    """A matrix of ``shape`` and ``dtype`` that will be written as ``member`` of the file ``path`` (a directory, if
+    ``directory`` is set).
 
-    ``lost(path, output)`` is the format's (see ``Format``). With ``overwrite`` the result replaces an existing file or
-    directory of that name, whatever it holds.
+    ``lost(path, output)`` is that of the file format (see ``FileFormat``). With ``overwrite`` the result replaces any
+    existing file or directory of that name.
     """
 
     path: Path
@@ -52,9 +53,10 @@ class Output:
         return target
 
     def check(self, kept_in: Path | None = None) -> None:
-        """Raise FileError where the target cannot be replaced, or exists and is not to be overwritten.
+        """Raise FileError if the target exists and may not be overwritten, or if it cannot be replaced at all.
 
-        ``kept_in`` is the directory where the finished matrix then stays; None before anything is computed.
+        ``kept_in`` is the directory in which the finished matrix stays in this case. It is None before anything is
+        computed.
         """
         with os_errors(self.path, "written"), contextlib.suppress(FileNotFoundError):
             obstacle = _obstacle(self.target)
@@ -65,9 +67,10 @@ class Output:
                 raise refused
 
     def refusal(self, path: Path, kept_in: Path | None = None) -> FileError | None:
-        """The error for a file or directory at ``path`` that must not be lost; None where it may be replaced.
+        """Return the error for an existing file or directory at ``path`` that must not be lost, or None if it may be
+        replaced.
 
-        It says what the file holds besides one matrix, because that would be lost too.
+        The error says what else the file contains than one matrix, because this would be lost too.
         """
         status = os.lstat(path)
         is_our_kind = stat.S_ISDIR if self.directory else stat.S_ISREG

@@ -1,4 +1,4 @@
-"""A matrix that lies in one piece in a file, after a header of any kind: read and written in place."""
+"""Reads and writes a matrix in place that is contiguous in its file, after a header of any kind."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Where a matrix lies in a file, or an array of other axes: from byte ``offset`` on, row by row, or with ``fortran``
-    column by column."""
+    """Where the elements of a matrix or array are in a file: from byte ``offset`` on, row by row, or column by column if
+    ``fortran`` is set.
+    """
 
     shape: ArrayShape
     dtype: np.dtype
@@ -47,12 +48,15 @@ class FileLayout:
 
     @property
     def end(self) -> int:
-        """The byte after the last."""
+        """The offset of the first byte after the elements."""
         return self.offset + math.prod(self.shape) * self.dtype.itemsize
 
     def rectangles(self, first: tuple[int, ...], block: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-        """The box that begins at ``first`` and has the shape of ``block``: the byte where each of its rectangles begins,
-        bytes from one row to the next, and its part of ``block``."""
+        """Yield the rectangles of the file that contain the box that begins at ``first`` and has the shape of ``block``.
+
+        Each rectangle is the offset of its first byte, the number of bytes from one row to the next, and its part of
+        ``block``.
+        """
         shape, size = self.shape, self.dtype.itemsize
         if self.fortran:  # a column-major matrix is its transpose in row-major order
             shape, first, block = shape[::-1], first[::-1], block.T
@@ -65,7 +69,7 @@ FindLayout = Callable[[BinaryIO, Location], FileLayout]
 
 
 class PlainSource:
-    """A matrix in one piece of a file, or an array of other axes, read by any number of threads."""
+    """A ``Source`` for a matrix or array that is contiguous in a local file. Any number of threads can read it."""
 
     parallel = True
     workspace = 2 * BUFFER
@@ -117,8 +121,11 @@ def _open_again(path: Path, layout: FileLayout) -> PlainSource:
 
 
 class PlainWriter:
-    """Writes rectangles of an open file in place, from any number of threads; ``path`` is for errors. Where the file is
-    another process's, ``unfinished`` raises an error as soon as it is finished or given up."""
+    """Writes rectangles of an open file in place, from any number of threads. ``path`` is used in error messages.
+
+    If the file belongs to another process, ``unfinished`` raises an error once that process has finished or removed the
+    file.
+    """
 
     forgets = False
 
@@ -156,9 +163,9 @@ class PlainWriter:
 
 
 def attach_plain(path: Path, layout: FileLayout, inode: int) -> PlainWriter:
-    """A writer of an unfinished matrix that another process has begun and will finish.
+    """Return a writer for an unfinished matrix that another process has begun and will finish.
 
-    Raises FileError where that file is not at ``path`` here.
+    Raises FileError if the file is not at ``path`` on this machine.
     """
     with os_errors(path, "written"):
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -169,10 +176,10 @@ def attach_plain(path: Path, layout: FileLayout, inode: int) -> PlainWriter:
 
 
 class PlainSink:
-    """A matrix in one piece of a file, row-major, written by any number of threads; see ``Sink``.
+    """A ``Sink`` for a row-major matrix that is contiguous in its file. Any number of threads can write to it.
 
-    ``begin(file)`` writes what precedes the elements into an empty file, given by its descriptor, and ``find`` reads the
-    layout back, now and when the file is resumed.
+    ``begin(file)`` writes the header into an empty file, which is given by its descriptor. ``find`` reads the layout from
+    the header, both now and when the file is resumed.
     """
 
     parallel = True
@@ -208,7 +215,9 @@ class PlainSink:
 
     @property
     def forgets(self) -> bool:
-        """Whether written data are dropped from the page cache once they are on the disk."""
+        """Whether written data are removed from the page cache as soon as they are on the disk. It must be set before the
+        first ``write``.
+        """
         return self._writer.forgets
 
     @forgets.setter
@@ -249,13 +258,15 @@ class PlainSink:
 
 
 def write_header(header: bytes, file: int) -> None:
-    """Write all of what precedes the elements of a matrix, also where the system takes it piece by piece. Raises OSError."""
+    """Write all bytes of a header, even if the system writes fewer bytes in one call. Raises OSError."""
     move_rows("pwrite", file, np.frombuffer(header, np.uint8)[None], 0, len(header))
 
 
 def beyond(path: Path, find: FindLayout, output: Output) -> str | None:
-    """Why a file is not exactly one whole array with the axes of ``output``, as text; None where it is. Raises what ``find``
-    does."""
+    """Return a text that says why a file is not exactly one whole array with the axes of ``output``, or None if it is.
+
+    Raises what ``find`` raises.
+    """
     with path.open("rb") as file:
         layout, size = find(file, path), file_size(file)
     if len(layout.shape) != len(output.array_shape):
@@ -266,7 +277,7 @@ def beyond(path: Path, find: FindLayout, output: Output) -> str | None:
 
 
 def file_size(file: BinaryIO) -> int:
-    """The bytes of an open file; its position stays."""
+    """Return the size of an open file in bytes, without changing its position."""
     here = file.tell()
     size = file.seek(0, os.SEEK_END)
     file.seek(here)
@@ -274,7 +285,7 @@ def file_size(file: BinaryIO) -> int:
 
 
 def refuse_truncated(path: Location, size: int, layout: FileLayout) -> None:
-    """Raise FileError where a file of ``size`` bytes ends before its matrix."""
+    """Raise FileError if a file of ``size`` bytes ends before its matrix does."""
     if size < layout.end:
         raise FileError(
             f"{path} is truncated: shape {layout.shape} of {layout.dtype} needs {layout.end} bytes "

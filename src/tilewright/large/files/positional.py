@@ -1,13 +1,14 @@
-"""Rows of a rectangle, moved between a file and memory by positional system calls in one compiled loop.
+"""Moves the rows of a rectangle between a file and memory, with positional system calls in one compiled loop.
 
-A rectangle narrower than the matrix takes one ``pread`` for each row. To read a row of a few kilobytes takes about as long
-as to make the call from Python, and threads that release the GIL a million times a second spend most of their time waiting
-for it. So the loop over rows is compiled, and releases the GIL once for each rectangle. Rows of 4 KiB from the page cache
-are read 1.4 times as fast on one thread and 2.4 times on two threads, on two cores; rows of 16 KiB 1.1 and 1.5 times.
+A rectangle narrower than the matrix needs one ``pread`` for each row. Reading a row of a few kilobytes takes about as long
+as the call from Python. And threads that release the GIL (Python's global lock) a million times a second mostly wait for
+it. So the loop over rows is compiled, and releases the GIL once for each rectangle. On two cores, this reads rows of 4 KiB
+from the page cache 1.4 times as fast with one thread and 2.4 times as fast with two threads. For rows of 16 KiB the factors
+are 1.1 and 1.5.
 
-A block of the stored dtype is moved directly between the file and the caller's memory. A block goes through a buffer, which
-stays in the second-level cache, if it must be converted or transposed, or if its rows are so short that reading the gaps
-between them is faster than a call for each row.
+If a block has the stored dtype, it is moved directly between the file and the caller's memory. A block goes through a
+buffer that fits the second-level cache if it must be converted or transposed. Blocks with very short rows use the buffer
+too, because reading the gaps between rows is then faster than one call for each row.
 """
 
 from __future__ import annotations
@@ -37,12 +38,15 @@ _START, _DONE = 2, 1 | 4
 
 
 class EndOfFile(Exception):  # noqa: N818  # never raised to callers outside this folder
-    """The file ends before the rectangle does, at byte ``args[0]``."""
+    """Raised when the file ends before the rectangle does, at byte ``args[0]``."""
 
 
 def read_rows(file: int, out: np.ndarray, dtype: np.dtype[Any], offset: int, pitch: int) -> None:
-    """Fill ``out``, of any strides, with rows of ``dtype`` that begin at byte ``offset`` + row·``pitch`` of ``file``,
-    converted to the dtype of ``out``. Raises OSError and EndOfFile."""
+    """Read rows of ``dtype`` that begin at byte ``offset`` + row·``pitch`` of ``file`` into ``out``, which may have any
+    strides.
+
+    The elements are converted to the dtype of ``out``. Raises OSError and EndOfFile.
+    """
     short = out.shape[1] * dtype.itemsize < pitch <= SHORT_ROW
     if out.dtype == dtype and rows_are_contiguous(out) and not short:
         move_rows("pread", file, out, offset, pitch)
@@ -62,8 +66,10 @@ def read_rows(file: int, out: np.ndarray, dtype: np.dtype[Any], offset: int, pit
 def rectangles(
     shape: ArrayShape, first: Sequence[int], block: np.ndarray
 ) -> Iterator[tuple[int, int, np.ndarray[Any, Any]]]:
-    """A box of a row-major array as rectangles: the element where each begins, elements from one row to the next, and its
-    part of ``block``. The box begins at ``first``, and is of the shape of ``block``.
+    """Yield the rectangles of a row-major array that together form a box.
+
+    The box begins at ``first`` and has the shape of ``block``. Each rectangle is the number of its first element, the
+    number of elements from one row to the next, and its part of ``block``.
 
     >>> [(at, pitch, part.shape) for at, pitch, part in rectangles((4, 5, 6), (1, 2, 0), np.empty((2, 3, 6)))]
     [(42, 30, (2, 18))]
@@ -95,8 +101,11 @@ def _merge(block: np.ndarray) -> bool:
 
 
 def write_rows(file: int, block: np.ndarray, dtype: np.dtype[Any], offset: int, pitch: int) -> None:
-    """Write ``block``, of any strides, as rows of ``dtype`` that begin at byte ``offset`` + row·``pitch`` of ``file``.
-    Raises OSError."""
+    """Write ``block``, which may have any strides, as rows of ``dtype`` that begin at byte ``offset`` + row·``pitch`` of
+    ``file``.
+
+    Raises OSError.
+    """
     if block.dtype == dtype and rows_are_contiguous(block):
         move_rows("pwrite", file, block, offset, pitch)
         return
@@ -118,7 +127,7 @@ def _buffer(height: int, width: int, dtype: np.dtype[Any]) -> np.ndarray:
 def move_rows(call: Literal["pread", "pwrite"], file: int, block: np.ndarray, offset: int, pitch: int) -> None:
     """Read or write each row of ``block``, whose elements are contiguous, at byte ``offset`` + row·``pitch`` of ``file``.
 
-    Raises OSError, and EndOfFile where the file is too short to read; interrupted and short calls are completed.
+    Calls that are interrupted or move fewer bytes are continued. Raises OSError, and EndOfFile if the file is too short.
     """
     height, width = block.shape
     nbytes = width * block.itemsize
@@ -138,10 +147,11 @@ def move_rows(call: Literal["pread", "pwrite"], file: int, block: np.ndarray, of
 
 
 def write_through(file: int, block: np.ndarray, offset: int, pitch: int) -> None:
-    """As ``move_rows`` for writing, but each piece is dropped from the page cache as soon as it is on the disk.
+    """Write rows as ``move_rows`` does, and remove each piece from the page cache as soon as it is on the disk.
 
-    Otherwise a result as large as memory displaces the inputs that are still to be read. Besides, in a virtual machine it
-    takes long to get pages that were unused for a while: 4.9 s of CPU time for 2.4 GB that were written during a product.
+    Otherwise a result as large as the memory would evict operands from the page cache that are still to be read. Besides, a
+    virtual machine is slow to provide pages that were unused for a while: this took 4.9 s of CPU time for 2.4 GB written
+    during a product.
     """
     rows = max(1, PIECE // pitch)
     before: tuple[int, int] | None = None
@@ -183,7 +193,7 @@ def _sync_file_range() -> Any:
 
 
 def rows_are_contiguous(block: np.ndarray) -> bool:
-    """Whether each row can be moved by one call."""
+    """Whether the elements of each row are contiguous, so that one call can move a row."""
     return block.shape[1] == 1 or block.strides[1] == block.itemsize
 
 

@@ -1,6 +1,7 @@
-"""A matrix that is one contiguous piece of a file at a URL: read by ranges of bytes, many at once, to hide the latency.
+"""Reads a matrix that is contiguous in a file at a URL. Many ranges of bytes are requested at the same time, which hides
+the latency.
 
-Used by the formats npy, raw and safetensors, and for the buffered access of the others (``remote_file``).
+The formats npy, raw and safetensors use ``RangeSource``. The other formats use ``remote_file``, a buffered file.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class _Piece(NamedTuple):
 
 
 class RangeSource:
-    """A matrix in one piece of a remote file, or an array of other axes, read by any number of threads."""
+    """A ``Source`` for a matrix or array that is contiguous in a remote file. Any number of threads can read it."""
 
     parallel = True
 
@@ -76,12 +77,14 @@ class RangeSource:
         return functools.partial(_open_again, self._remote, layout)
 
     def fingerprint(self) -> str:
-        """A digest of the layout, the URL, the size, and the etag or modification time. Some HTTP servers report neither;
-        then a change that keeps the size goes unnoticed."""
+        """Return a digest of the layout, the URL, the size, and the etag or modification time.
+
+        Some HTTP servers report neither an etag nor a time. Then a change that does not change the size is not noticed.
+        """
         return fingerprint(self._remote.identity(), str(self._layout))
 
     def close(self) -> None:
-        """Nothing to release: connections belong to the file system, which other files share."""
+        """Do nothing, because the connections belong to the file system object, which other files share."""
 
 
 def _open_again(remote: Remote, layout: Any) -> RangeSource:
@@ -90,7 +93,7 @@ def _open_again(remote: Remote, layout: Any) -> RangeSource:
 
 
 def open_plain(where: Path | Remote, find_layout: FindLayout) -> StoredArray:
-    """A matrix in one piece of a local file or of a file at a URL."""
+    """Open a matrix that is contiguous in a local file or in a file at a URL."""
     return RangeSource(where, find_layout) if isinstance(where, Remote) else PlainSource(where, find_layout)
 
 
@@ -126,7 +129,7 @@ def _batches(pieces: Iterator[_Piece]) -> Iterator[list[_Piece]]:
 
 
 def remote_file(remote: Remote, size: int, buffer: int = _HEADER) -> BinaryIO:
-    """A remote file with buffered random access."""
+    """Open a remote file for buffered random access."""
     return cast(BinaryIO, io.BufferedReader(_RangeFile(remote, size), buffer))
 
 

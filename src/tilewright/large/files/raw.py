@@ -1,4 +1,4 @@
-"""Raw elements, row by row, and nothing else: the caller states shape and dtype."""
+"""The raw format: only the elements, row by row. The caller must state shape and dtype."""
 
 from __future__ import annotations
 

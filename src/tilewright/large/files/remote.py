@@ -1,7 +1,7 @@
-"""Files and zarr stores at URLs, read through fsspec: what they are, their bytes by ranges, and the errors.
+"""Reads files and zarr stores at URLs through fsspec: their bytes by ranges, their properties, and the errors.
 
-Credentials are those that fsspec finds in its own configuration and the environment, or ``storage_options``. They and the
-query of a URL, which may be a signature, are in no message.
+Credentials are ``storage_options`` of the caller, or those that fsspec finds in its configuration and in the environment.
+No message contains credentials or the query of a URL, because the query may be a signature.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _NOTED = {
 
 
 def is_url(where: str) -> bool:
-    """Whether a text is the URL of a file that another program serves, and not the path of one here."""
+    """Whether a text is the URL of a file that another program serves, and not a local path."""
     return _URL.match(where) is not None and _LOCAL.match(where) is None
 
 
 def without_scheme(where: str) -> str:
-    """The path that a ``file://`` URL names; any other text as it is.
+    """Return the path that a ``file://`` URL names, and any other text unchanged.
 
     >>> without_scheme("file:///data/my%20a.npy"), without_scheme("a.npy"), without_scheme("s3://bucket/a.npy")
     ('/data/my a.npy', 'a.npy', 's3://bucket/a.npy')
@@ -47,12 +47,12 @@ def without_scheme(where: str) -> str:
 
 
 def local_path(where: str) -> Path | None:
-    """The path that a text names, also as a ``file://`` URL; None for any other URL."""
+    """Return the path that a text names, which may be a ``file://`` URL. None for any other URL."""
     return None if is_url(where) else Path(without_scheme(where))
 
 
 def url_parts(url: str) -> tuple[str, str, str]:
-    """A URL as three texts: what is before the path, the path, and what follows it (a query, a chained URL).
+    """Split a URL into three texts: what precedes the path, the path, and what follows it (a query or a chained URL).
 
     >>> url_parts("https://host:80/a.h5:x?v=1.npy"), url_parts("s3://bucket/a.npy"), url_parts("zip://a.npy::s3://b/c.zip")
     (('https://host:80', '/a.h5:x', '?v=1.npy'), ('s3://', 'bucket/a.npy', ''), ('zip://', 'a.npy', '::s3://b/c.zip'))
@@ -79,7 +79,9 @@ def _without_secrets(url: str) -> str:
 
 @dataclass(frozen=True)
 class Remote:
-    """A file or directory at ``url``, opened with ``options`` for its file system; both travel to other processes."""
+    """A file or directory at ``url``, whose file system is opened with ``options``. The object can be sent to other
+    processes.
+    """
 
     url: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -92,7 +94,7 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
+        """The last part of the path."""
         return PurePosixPath(url_parts(self.url)[1]).name
 
     @cached_property
@@ -118,25 +120,27 @@ class Remote:
 
     @property
     def suffix(self) -> str:
-        """The suffix of its path, such as ".npy"."""
+        """The suffix of the path, such as ".npy"."""
         return PurePosixPath(url_parts(self.url)[1]).suffix
 
     def connect(self) -> None:
-        """Raise UsageError for an unknown protocol, UnavailableError where its library is not installed."""
+        """Connect to the file system. Raises UsageError for an unknown protocol, and UnavailableError if its library is not
+        installed.
+        """
         _ = self._opened
 
     @property
     def file_system(self) -> Any:
-        """The file system of fsspec."""
+        """The file system object of fsspec."""
         return self._opened[0]
 
     @property
     def path(self) -> str:
-        """Its name in the file system."""
+        """The name of the file in its file system."""
         return self._opened[1]
 
     def size(self) -> int:
-        """Its bytes. Raises FileError unless it is a file whose parts can be read."""
+        """The size of the file in bytes. Raises FileError if it is no file, or if the server cannot send parts of it."""
         with self.errors():
             info = self._info()
             size = info.get("size")
@@ -158,7 +162,7 @@ class Remote:
                 return False
 
     def read(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The bytes of each span, requested together. Raises FileError where one ends before its end."""
+        """Read several ranges of bytes, requested together. Raises FileError if the file ends before one of them."""
         with self.errors():
             if len(spans) == 1:
                 parts = [self.file_system.cat_file(self.path, start=spans[0][0], end=spans[0][1])]
@@ -175,9 +179,10 @@ class Remote:
         return parts
 
     def identity(self) -> list[Any]:
-        """The URL, and what the file system says of the file now that changes with its contents: size, and etag or times.
+        """Return the URL and those facts of the file that change with its contents: its size, and its etag or modification
+        times.
 
-        The query is left out where there is an etag: it can be a signature, which a later run has to replace.
+        If there is an etag, the query of the URL is left out: it can be a signature, which differs in a later run.
         """
         begin, path, after = url_parts(self.url)
         with self.errors():
@@ -195,7 +200,9 @@ class Remote:
         getattr(self.file_system, "dircache", {}).clear()
 
     def listing(self, below: str) -> list[Any]:
-        """The name and ``identity`` of every file below a directory; empty where the file system lists none."""
+        """Return the name and ``identity`` of every file below a directory. The result is empty if the file system cannot
+        list files.
+        """
         where = "/".join([self.path.rstrip("/"), below]) if below else self.path
         try:
             self._forget(where)
@@ -208,7 +215,7 @@ class Remote:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn what a file system raises into a FileError; Tilewright's own errors pass unchanged."""
+        """Turn exceptions of the file system into FileError, except Tilewright's own errors."""
         try:
             yield
         except TilewrightError:
@@ -217,7 +224,7 @@ class Remote:
             self.refuse(error)
 
     def refuse(self, error: Exception) -> NoReturn:
-        """Raise the FileError for what a file system raised."""
+        """Raise the FileError for an exception of the file system."""
         raise FileError(f"{self} cannot be read: {self._reason(error)}") from error
 
     def _reason(self, error: BaseException) -> str:
@@ -236,7 +243,7 @@ class Remote:
 
 
 def resolved(path: Path | Remote) -> Path | Remote:
-    """A path without symbolic links, which may change later; what is at a URL as it is."""
+    """Return a path with its symbolic links resolved, because links may change later. A URL is returned unchanged."""
     return path if isinstance(path, Remote) else Path(os.path.realpath(path))
 
 

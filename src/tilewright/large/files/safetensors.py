@@ -1,7 +1,7 @@
-"""``.safetensors``: the length of the header in eight bytes, JSON that says where each tensor lies, then their elements.
+"""The format ``.safetensors``: the length of the header in eight bytes, a JSON header with the position of each tensor, and
+then the elements.
 
-The format is https://github.com/huggingface/safetensors; a file that is written here holds one tensor.
-``format`` finds this module by its ``FORMAT``.
+https://github.com/huggingface/safetensors describes the format. A file that Tilewright writes holds one tensor.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""Replaces an older result by the finished matrix, so that a process that is killed at any moment loses neither.
+"""Replaces an older result by the finished matrix. If the process is killed at any moment, neither is lost.
 
-The finished matrix gets the name of the result by one system call, which fails if that name is taken. Then, if the result
-may be overwritten, the two are exchanged by one system call, and the old one is removed: at every moment the name leads to
-one of them, complete. Where the system cannot exchange two names, a file is replaced by one rename; a directory is first
-renamed to ``old``, and for a moment the name leads to nothing.
+The finished matrix gets the name of the result by one system call, which fails if the name is taken. If the existing result
+may be overwritten, another system call exchanges the two files, and the old one is removed. So at every moment the name
+refers to a complete file. If the system cannot exchange two names, a file is replaced by one rename. A directory is first
+renamed to ``old``, and then for a moment the name refers to nothing.
 
-An existing empty file or directory may be replaced without ``overwrite``. It is also renamed to ``old`` first, and checked
-after that: no other process can write to it under its old name while it is checked.
+An existing empty file or directory may be replaced without ``overwrite``. It is also renamed to ``old`` first and checked
+afterwards, because no other process can then write to it under its old name.
 
-``settle_swap`` finishes or undoes a swap whose process was killed. The names in the work directory say what was done:
+If a process was killed during the replacement, ``settle_swap`` completes or undoes it. The names in the work directory show
+how far it came:
 
-- ``data``: the matrix, unfinished, or finished and not renamed yet.
+- ``data``: the new matrix, which is unfinished, or finished and not renamed yet.
 - ``swap.N``, if N is its inode: the new matrix, which does not have the name of the result yet.
 - ``swap.N``, if N is not its inode: the old result, after the exchange.
 - ``old``: the old result, between two renames.
@@ -50,7 +51,9 @@ Place = tuple[int, str]
 
 
 class OpenDirectories:
-    """The work directory ``path`` of ``output`` as the descriptor ``fd``, and the directory of ``target`` as ``parent``."""
+    """The open work directory of ``output``, and the open directory that contains the target, as the descriptors ``fd`` and
+    ``parent``.
+    """
 
     fd = parent = -1
 
@@ -59,19 +62,24 @@ class OpenDirectories:
         self.path = self.target = output.target
 
     def entry_path(self, name: str) -> Path:
-        """A path through the descriptor, by which a library finds ``name`` even if the work directory is renamed."""
+        """Return a path to ``name`` that leads through the descriptor of the work directory, and so remains valid if the
+        directory is renamed.
+        """
         return path_through_descriptor(self.fd, self.path) / name
 
 
 def path_through_descriptor(directory: int, path: Path) -> Path:
-    """A path that leads through the descriptor of an open directory, where the system has such paths; otherwise ``path``."""
+    """Return a path that leads through the descriptor of an open directory, or ``path`` if the system has no such paths."""
     descriptors = Path("/proc/self/fd")
     return descriptors / str(directory) if descriptors.exists() else path
 
 
 def check_not_taken_over(unfinished: Path, inode: int) -> None:
-    """Raise FileError if the matrix at ``unfinished``, which another process began and this one writes into, was finished or
-    removed meanwhile. A process that was paused would otherwise write into the finished result."""
+    """Raise FileError if the process that began the matrix at ``unfinished`` has finished or removed it since.
+
+    A process that writes parts of another process's matrix calls this. If it was paused, it could otherwise write into the
+    finished result.
+    """
     with contextlib.suppress(OSError):
         if unfinished.stat().st_ino == inode:
             return
@@ -79,9 +87,9 @@ def check_not_taken_over(unfinished: Path, inode: int) -> None:
 
 
 def put_in_place(work: OpenDirectories) -> None:
-    """Give the matrix of the work directory, which is complete and on the disk, the name of the result.
+    """Give the finished matrix in the work directory the name of the result.
 
-    Raises FileError where the existing file of that name must not be lost; then the matrix stays in the work directory.
+    Raises FileError if an existing file of that name must not be lost. The matrix then stays in the work directory.
     """
     work.output.check(kept_in=work.path)
     new_inode = inode_of(work.fd, DATA)
@@ -99,9 +107,9 @@ def put_in_place(work: OpenDirectories) -> None:
 
 
 def settle_swap(work: OpenDirectories) -> None:
-    """Finish or undo a swap whose process was killed, and remove what it left.
+    """Complete or undo a replacement whose process was killed, and remove what it left behind.
 
-    Raises FileError where that would lose something, or where the target must not be replaced.
+    Raises FileError if this would lose a file, or if the target must not be replaced.
     """
     names = names_in(work.fd)
     new = next((name for name in names if name.startswith(_NEW)), None)
@@ -128,7 +136,9 @@ def settle_swap(work: OpenDirectories) -> None:
 
 
 def discard(directory: int, name: str) -> None:
-    """Remove a file or a tree, if it is there. It is renamed first, so that a partly removed tree never has that name."""
+    """Remove a file or a directory tree, if it exists. It is renamed first, so that a partly removed tree never has that
+    name.
+    """
     entry_inode = inode_of(directory, name)
     if entry_inode is None:
         return
@@ -138,13 +148,15 @@ def discard(directory: int, name: str) -> None:
 
 
 def names_in(directory: int) -> list[str]:
-    """The names in a directory, sorted."""
+    """Return the names in a directory, sorted."""
     with os.scandir(directory) as entries:
         return sorted(entry.name for entry in entries)
 
 
 def inode_of(directory: int, name: str) -> int | None:
-    """The inode of the entry of that name (of the link itself, if it is one); None where there is none."""
+    """Return the inode of a directory entry, or None if there is no such entry. For a link this is the inode of the link
+    itself.
+    """
     with contextlib.suppress(FileNotFoundError):
         return os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino
     return None

@@ -1,9 +1,11 @@
-"""``NAME.tilewright``, next to the file of a result: the directory of the unfinished result, opened, recognised and locked.
+"""Opens, recognises and locks ``NAME.tilewright``, the directory of an unfinished result next to the final file.
 
-Nothing in it is reached through a link: the directory is opened by its name in the directory of the result, without
-following links, and everything in it through that descriptor. A directory that holds other files is refused, never emptied.
+Nothing in this directory is reached through a link. The directory is opened by its name in the directory of the result,
+without following links, and everything inside is opened through its descriptor. A directory that contains other files is
+refused, and never emptied.
 
-The unfinished matrix in it is resumed or begun, its space is reserved, and it is renamed when it is complete.
+The unfinished matrix in the directory is begun or resumed, its disk space is reserved, and it is renamed when it is
+complete.
 """
 
 from __future__ import annotations
@@ -39,13 +41,16 @@ _IN_IT = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class WorkDirectory(OpenDirectories):
-    """The work directory of a result, made where there is none; while it is open, no other process can open it.
+    """The work directory of a result, which is created if it does not exist. While it is open, no other process can open
+    it.
 
-    ``fd`` and ``parent`` are descriptors of it and of the directory where it lies. Opening it settles a swap that was killed
-    (see ``swap``); closing it removes it, unless it holds something to resume. With ``only_look`` nothing is made, locked
-    or changed, and ``fd`` is -1 where there is no such directory.
+    ``fd`` and ``parent`` are descriptors of the directory and of the directory that contains it. Opening it completes or
+    undoes a replacement whose process was killed (see ``swap``). Closing it removes the directory, unless it contains
+    something to resume. With ``only_look`` nothing is created, locked or changed, and ``fd`` is -1 if the directory does
+    not exist.
 
-    Raises FileError where it cannot be made, belongs to another process or user, or holds what Tilewright did not make.
+    Raises FileError if the directory cannot be created, belongs to another process or user, or contains files that
+    Tilewright did not write.
     """
 
     def __init__(self, output: Output, *, only_look: bool = False) -> None:
@@ -66,17 +71,21 @@ class WorkDirectory(OpenDirectories):
             raise
 
     def open(self, name: str, flags: int, mode: int = 0o666) -> int:
-        """A descriptor of a file or directory in it; with O_CREAT it must be new. A link is refused."""
+        """Open a file or directory in the work directory, and return its descriptor. With O_CREAT the file must be new.
+        Links are refused.
+        """
         exclusive = os.O_EXCL if flags & os.O_CREAT else 0
         return os.open(name, flags | exclusive | _IN_IT, mode, dir_fd=self.fd)
 
     def inode(self, name: str) -> int | None:
-        """The inode of the entry ``name`` in it; None where there is none."""
+        """Return the inode of the entry ``name`` in the work directory, or None if there is none."""
         return None if self.fd < 0 else swap.inode_of(self.fd, name)
 
     @property
     def unfinished(self) -> int | None:
-        """The inode of the unfinished matrix, also if a swap was killed before the exchange; None if there is none."""
+        """The inode of the unfinished matrix, or None if there is none. This includes a matrix whose process was killed
+        before the exchange of names.
+        """
         names = [] if self.fd < 0 else swap.names_in(self.fd)
         return next((self.inode(name) for name in names if name == DATA or swap.is_new(self.fd, name)), None)
 
@@ -86,7 +95,9 @@ class WorkDirectory(OpenDirectories):
             swap.discard(self.fd, DATA)
 
     def close(self) -> None:
-        """Close it, and remove it unless it holds an unfinished matrix, a journal or the remains of a swap."""
+        """Close the directory, and remove it unless it contains an unfinished matrix, a journal or the remains of a
+        replacement.
+        """
         if self._is_ours:
             self._is_ours = False
             with contextlib.suppress(OSError):
@@ -206,10 +217,11 @@ def _work_name(name: str, parent: int) -> str:
 
 
 class Partial:
-    """A new or unfinished file, or a directory where the format is one; ``file`` is its descriptor, ``path`` its name.
+    """A new or unfinished file, or a directory if the format uses one. ``file`` is its descriptor and ``path`` its name.
 
-    ``resumed`` says whether it was there and is continued. ``work`` is the open work directory of a journal, which the
-    caller closes; without it, this object opens and closes its own. The target may exist: only ``finish`` replaces it.
+    ``resumed`` says whether the file existed and is continued. ``work`` is the open work directory of a journal, which the
+    caller closes. Without ``work``, this object opens and closes its own directory. The target may exist; only ``finish``
+    replaces it.
     """
 
     def __init__(self, output: Output, resume: bool, work: WorkDirectory | None) -> None:
@@ -241,9 +253,9 @@ class Partial:
         self.file = self.work.open(DATA, how)
 
     def reserve(self, nbytes: int, *, allocate: bool = True) -> None:
-        """Reserve ``nbytes`` of the disk for the file; without ``allocate``, only check that they are free.
+        """Reserve ``nbytes`` of disk space for the file. Without ``allocate``, only check that they are free.
 
-        Raises FileError where they are not.
+        Raises FileError if they are not.
         """
         there = os.fstat(self.file).st_blocks * 512 if allocate else 0
         free = free_bytes(self.path.parent)
@@ -262,7 +274,9 @@ class Partial:
             ) from None
 
     def finish(self) -> None:
-        """Give it the name of the result; then nothing can be written. Raises FileError where something would be lost."""
+        """Give the file the name of the result. After this nothing can be written. Raises FileError if something would be
+        lost.
+        """
         with os_errors(self.target, "written"):
             put_in_place(self.work)
             if self._own:
@@ -278,7 +292,7 @@ class Partial:
             self.work.close()
 
     def abandon(self) -> None:
-        """Close after an error, and remove a new file; one that was to be resumed stays."""
+        """Close the file after an error. A new file is removed, and a file that was to be resumed stays."""
         if not self.resumed:
             with contextlib.suppress(OSError):
                 self.work.discard()
@@ -286,7 +300,7 @@ class Partial:
 
 
 def sync(path: Path) -> None:
-    """Return when the file or directory is on the disk."""
+    """Wait until a file or directory is on the disk."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)

@@ -1,7 +1,9 @@
-"""Zarr: a directory with one file a chunk, read and written through the ``zarr`` library (3 or newer).
+"""Zarr arrays: a directory with one file for each chunk, read and written through the ``zarr`` library (version 3 or
+newer).
 
-It is written in format 3, in square chunks, and not compressed: a product of numbers that fill their mantissas hardly
-shrinks, and encoding it would take longer than writing it. A store at a URL is read through the library and fsspec.
+Results are written in zarr format 3, in square chunks without compression. The elements of a product use all bits of their
+mantissas, so compression would hardly make the files smaller, and it would take longer than the writing. A store at a URL
+is read through the library and fsspec.
 """
 
 from __future__ import annotations
@@ -69,9 +71,10 @@ _OF_A_GROUP = {"zarr_format", "node_type", "attributes"}
 
 
 def lost_from(path: Path, output: Output) -> str | None:
-    """What a directory holds that is not part of one matrix, as text; None where there is nothing.
+    """Return a text that says what a directory contains besides one matrix, or None if there is nothing else.
 
-    The groups on the path of a member are part of it. Damaged metadata raise FileError, or what their parser raises.
+    The groups on the path of a member are part of the matrix. Damaged metadata raise FileError or an exception of their
+    parser.
     """
     here = path
     for part in [part for part in (output.member or "").strip("/").split("/") if part]:
@@ -185,7 +188,7 @@ _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
 class ZarrSource(ChunkedSource):
-    """An array of a store, in version 2 or 3 of the format."""
+    """A ``Source`` for an array of a store, in version 2 or 3 of the format."""
 
     parallel = True
 
@@ -221,9 +224,12 @@ class ZarrSource(ChunkedSource):
         return functools.partial(_open, self.path, self._array.path or None)
 
     def fingerprint(self) -> str:
-        """Covers the file of every chunk: about 10 µs each. At a URL it covers the metadata, and of every chunk what the
-        file system lists: S3 and the like list sizes and etags, most HTTP servers only names or nothing. Then a chunk that
-        was overwritten is not noticed."""
+        """Return a digest of the metadata and of facts about the file of every chunk, which takes about 10 µs for each
+        chunk.
+
+        At a URL it covers what the file system lists of every chunk. S3 and similar services list sizes and etags. Most
+        HTTP servers list only names or nothing, so a chunk that was overwritten is not noticed.
+        """
         if isinstance(self.path, Remote):
             stored = json.dumps(self._array.metadata.to_dict(), sort_keys=True, default=str)
             return fingerprint(self.path.url, self._array.path, stored, self.path.listing(self._array.path))
@@ -238,7 +244,7 @@ class ZarrSource(ChunkedSource):
 
 
 class ZarrWriter:
-    """Writes rectangles of an array in an unfinished store, at ``root``; see ``PartWriter``."""
+    """Writes rectangles of an array in the unfinished store at ``root``; see ``PartWriter``."""
 
     def __init__(
         self,
@@ -279,7 +285,7 @@ class ZarrWriter:
         self.sync([*sorted(chunks | {root / "zarr.json"}), *sorted(folders)])
 
     def sync(self, paths: list[Path]) -> None:
-        """Return when these files and directories are on the disk."""
+        """Wait until these files and directories are on the disk."""
         with os_errors(self._path, "written"):
             for path in paths:
                 if path.exists():
@@ -293,10 +299,10 @@ class ZarrWriter:
 
 
 def attach_zarr(path: Path, name: str | None) -> ZarrWriter:
-    """A writer of an unfinished store that another process has begun and will finish.
+    """Return a writer for an unfinished store that another process has begun and will finish.
 
-    It is reached through an open directory: what a process writes that was given up can never get into a later store of the
-    same path.
+    The writer reaches the store through an open directory. So a process that was given up can never write into a later
+    store with the same path.
     """
     with os_errors(path, "written"):
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -311,7 +317,7 @@ def attach_zarr(path: Path, name: str | None) -> ZarrWriter:
 
 
 class ZarrSink:
-    """An array of a new store, in a work directory until it is finished; see ``Sink``."""
+    """A ``Sink`` for an array of a new store, which stays in a work directory until it is finished."""
 
     parallel = True
     forgets = False
@@ -490,9 +496,10 @@ _WRITING = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class RawChunks:
-    """The chunks of an array: ``file(*index)`` is where the chunk of that index is, all of one size, row by row.
+    """The chunk files of an uncompressed array. ``file(*index)`` is the path of a chunk; all chunks have the same size and
+    are row-major.
 
-    Where there is no file, all elements are ``fill``.
+    All elements of a chunk without a file are ``fill``.
     """
 
     file: Callable[..., Path]
@@ -501,13 +508,17 @@ class RawChunks:
     fill: Any
 
     def read(self, first: Sequence[int], out: np.ndarray[Any, Any]) -> None:
-        """Fill ``out`` with the box that begins at ``first``. Raises FileError for a chunk of another size, or no file."""
+        """Read the box that begins at ``first`` into ``out``. Raises FileError if a chunk's file has the wrong size or is
+        no regular file.
+        """
         for box, part in pieces(first, out, self.sides) if out.size else ():
             self._read(box, part)
 
     def write(self, first: Sequence[int], block: np.ndarray[Any, Any]) -> list[ArrayShape]:
-        """Store ``block`` as the box that begins at ``first``; returns the indices of its chunks. A chunk that has no file
-        yet gets one of zeros first. Raises OSError; links are not followed."""
+        """Write ``block`` as the box that begins at ``first``, and return the indices of its chunks.
+
+        A chunk without a file first gets a file of zeros. Links are not followed. Raises OSError.
+        """
         written = []
         for box, part in pieces(first, block, self.sides) if block.size else ():
             index, inside = self._where(box)
@@ -558,9 +569,10 @@ class RawChunks:
 
 
 def raw_chunks(array: Any) -> RawChunks | None:
-    """The chunks of an array of zarr.
+    """Return the chunk files of a zarr array, or None if they cannot be read directly.
 
-    None where they are compressed, in shards, in another order of bytes or elements, or not in files.
+    They cannot be read directly if they are compressed, in shards, in another order of bytes or elements, or not in local
+    files.
     """
     from zarr.codecs import BytesCodec
     from zarr.storage import LocalStore

@@ -1,4 +1,6 @@
-"""Products that do not fit where they are computed: cut into blocks, and the blocks moved while others are multiplied.
+"""Products that do not fit into the memory of the device that computes them. They are cut into blocks, which are copied
+while other blocks are multiplied.
 
-A plan names no kernel: it says how operands are cut and copied, and a place (the CPU, a GPU) multiplies block by block.
+A plan says how operands are cut and copied. A place, which is the CPU or a GPU with its memory, then multiplies block by
+block.
 """

@@ -14,9 +14,10 @@ PRECISIONS = ("standard", "highest", "ieee", "fast")
 
 @dataclass(frozen=True)
 class Options:
-    """The keywords of ``tilewright.multiply``, which documents each; the library chooses those that are None.
+    """The keyword arguments of ``tilewright.multiply``, which documents them. The library chooses the options that are
+    None.
 
-    Raises UsageError for a precision that blocks do not have.
+    Raises UsageError for a precision that products in blocks do not have.
     """
 
     memory: float | str | None = None

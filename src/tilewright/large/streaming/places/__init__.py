@@ -1,1 +1,3 @@
-"""Where blocks are multiplied: the host, a GPU, and the memories around them."""
+"""The places that multiply blocks: the host's processor and GPUs, each with its memory and the memories that blocks pass
+through.
+"""

@@ -1,7 +1,9 @@
-"""A GPU as a place: blocks come through page-locked memory, on streams of their own, while others are multiplied.
+"""A GPU that multiplies blocks. Blocks are copied through page-locked memory on separate streams, while others are
+multiplied.
 
-The operands may lie in any memory, or in files: threads copy chunks of a block to page-locked ones, which the GPU fetches by
-itself. The GPU's streams wait for each other without a thread; a thread waits only for a chunk that is still being fetched.
+The operands may be in any memory or in files. Threads copy parts of a block to page-locked chunks, and the GPU copies from
+these without a thread. The streams of the GPU wait for each other without a thread; a thread waits only for a chunk that
+the GPU has not copied yet.
 
     threads     A to chunks │ B to chunks │ A to chunks │ …
     copy in        chunks to slot │ chunks to slot │ chunks to slot │ …
@@ -9,16 +11,17 @@ itself. The GPU's streams wait for each other without a thread; a thread waits o
     copy out                                                           C to chunks │
     threads                                                              chunks to result
 
-Copies in take turns on several streams, so that a block that waits for its slot does not delay the rest of the block before
-it. One thread hands out chunks in the order of the loads: so a load that waits for its slot never holds a chunk that an
-earlier load, which must be done before that slot is free, still needs. A block that another GPU has is copied directly from
-that GPU (``peers``).
+Copies to the GPU take turns on several streams. So a block that waits for its slot (memory for one block) does not delay
+the rest of the previous block. One thread assigns chunks in the order of the loads. So a load that waits for its slot never
+holds a chunk that an earlier load needs, which must be done before the slot is free. A block that another GPU has is copied
+directly from that GPU (``peers``).
 
-A step multiplies blocks as they are, or from their float16 parts. Each block is split once, by the first step that reads it,
-into memory beside its slot. So does every GPU that copies a block from another one. The launches follow each other on the
-stream that multiplies: a slot is loaded again only after the last step that reads it, and until then its parts stay.
+A step multiplies blocks as they are, or by their float16 parts. Each block is split once into parts, by the first step that
+reads it, and the parts are stored next to it. A GPU that copies a block from another one splits its copy too. Launches that
+multiply follow each other on one stream. A slot gets a new block only after the last step that reads it, so the parts
+remain valid until then.
 
-The rates of a GPU and its link are measured once for a GPU, a kernel and a dtype, and cached on disk.
+The rates of a GPU and its link are measured once for each GPU, kernel and dtype, and cached on disk.
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ from .staging import CachedSources, Chunks, Ring, chunk_parts, shaped
 
 
 class Addresses(NamedTuple):
-    """The slots of a step; with parts each operand's parts are behind its block."""
+    """The addresses of the blocks of a step in the GPU's memory. If there are float16 parts, those of an operand are stored
+    behind its block.
+    """
 
     a: int
     b: int
@@ -70,22 +75,22 @@ class Addresses(NamedTuple):
 
 
 class Steps(Protocol):
-    """What multiplies a step's blocks into a tile of C."""
+    """A callable that multiplies the blocks of a step and adds the result to a tile of C."""
 
     def compile_ahead(self, shapes: Iterable[tuple[int, int, int]]) -> None:
-        """Begin to compile what steps of these shapes (m, n, k) need, on threads of their own."""
+        """Start to compile the code for steps of these shapes (m, n, k), on other threads."""
 
     def __call__(self, step: Multiply, shape: tuple[int, int, int], at: Addresses, stream: Any) -> None:
         """Submit a step of ``shape`` (m, n, k) to the stream of that handle. The GPU must be the thread's current one."""
 
 
 def steps_on(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> Steps:
-    """The steps by the kernel that was chosen."""
+    """Return the callable that multiplies blocks with the chosen kernel."""
     return SplitSteps(gpu, choice) if choice.compute in PLANES else PlainSteps(gpu, choice, dtype)
 
 
 class PlainSteps:
-    """By a kernel that reads the blocks as they are."""
+    """Multiplies blocks with a kernel that reads them as they are."""
 
     def __init__(self, gpu: Device, choice: Choice[CudaKernel], dtype: str) -> None:
         self._gpu, self._choice, self._dtype = gpu, choice, dtype
@@ -102,7 +107,7 @@ class PlainSteps:
 
 
 class SplitSteps:
-    """By a kernel that multiplies parts of float16."""
+    """Multiplies blocks with a kernel that reads their float16 parts."""
 
     def __init__(self, gpu: Device, choice: Choice[CudaKernel]) -> None:
         self._gpu, self._choice, self._planes = gpu, choice, PLANES[choice.compute]
@@ -147,8 +152,11 @@ SLOT_ALIGNMENT = 256
 
 
 class GpuPlace:
-    """Slots in a GPU's memory; ``sources`` reads A and B, ``sink`` writes C; ``workers`` threads copy to and from chunks.
-    ``peers`` are the GPUs, this one included, that copy blocks of the same product from each other."""
+    """A GPU that multiplies blocks in slots of its memory. ``sources`` reads A and B, and ``sink`` writes C.
+
+    ``workers`` threads copy to and from the page-locked chunks. ``peers`` are the GPUs, including this one, that copy
+    blocks of the same product from each other.
+    """
 
     def __init__(
         self,
@@ -252,7 +260,7 @@ class GpuPlace:
             job.result()
 
     def close(self) -> None:
-        """Wait for all work under way, also for copies from this GPU to others, and release everything."""
+        """Wait for all work in progress, including copies from this GPU to others, and release everything."""
         try:
             self._peers.settle()
             self._gpu.make_current()
@@ -387,10 +395,13 @@ ROOMY = 8
 
 @dataclass(frozen=True)
 class GpuRates:
-    """``flops`` are operations a second of a kernel whose waves are full; ``wave`` and ``wave_s`` are as in ``cost.Rates``.
-    Bytes a second: over the link between page-locked memory and the GPU, each way; and from other memory of the host to
-    page-locked memory, by the threads of one GPU (``stage_bytes``) and at most by the threads of all. ``split_s``: seconds
-    of splitting a byte of float32 that was copied; 0 where operands are multiplied as they are."""
+    """The measured rates of a GPU, its link and the host's memory.
+
+    ``flops`` are the operations a second of a kernel whose waves are full. ``wave`` and ``wave_s`` are those of
+    ``cost.Rates``. Rates of copies are in bytes a second: over the link between page-locked memory and the GPU, in each
+    direction; and between other host memory and page-locked memory, by the threads of one GPU (``stage_bytes``) and by all
+    threads together. ``split_s`` is the time for splitting one copied byte of float32, and 0 if operands are not split.
+    """
 
     flops: float
     wave: tuple[int, int, int]
@@ -403,8 +414,11 @@ class GpuRates:
 
 
 def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str, room: int) -> GpuRates:
-    """The rates of ``gpu`` from the cache, or measured, in half a second and the time to compile the kernel. Measuring takes
-    ``room`` bytes of the host's memory at most; rates that were measured in fewer than ROOM are not cached."""
+    """Return the rates of ``gpu``, from the cache or measured.
+
+    A measurement takes half a second, and the time to compile the kernel. It takes at most ``room`` bytes of the host's
+    memory. If ``room`` is smaller than ROOM, the measured rates are not cached.
+    """
     of_kernel = choice.kernel.source_hash, sorted(choice.params.items())
     key = fingerprint(gpu.name, gpu.pci_bus_id, *of_kernel, dtype, Path(__file__))
     file = CacheFile("rates", f"{key}.json")

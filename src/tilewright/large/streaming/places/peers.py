@@ -1,8 +1,8 @@
-"""Blocks that one GPU needs and another GPU has: copied over the link between them, not read from the host again.
+"""Copies blocks between GPUs: a block that another GPU has is copied over their link and not read from the host again.
 
-The GPU that loads a block first lends it: other GPUs that need it copy it from its slot when it has arrived. The lender
-loads nothing else into that slot until these copies are done. Every wait is for work that was submitted before the wait, on
-any GPU: so GPUs never wait for each other in a circle.
+The GPU that loads a block first lends it: other GPUs copy the block from its memory as soon as it has arrived. The lender
+overwrites the block only after these copies are done. Every wait is for work that was submitted before the wait, on any
+GPU. So GPUs cannot wait for each other in a circle.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from ..plan.grid import OperandBlock
 
 @dataclass(eq=False)
 class LentBlock:
-    """A block in a slot of a GPU. ``done`` gets the event of its arrival as soon as all its copies are submitted;
-    ``readers`` get the events at which other GPUs have copied it to their slots."""
+    """A block in the memory of a GPU that other GPUs may copy.
+
+    ``done`` gets the event of its arrival as soon as all copies of the block are submitted. ``readers`` get the events that
+    signal that another GPU has copied the block.
+    """
 
     block: OperandBlock
     gpu: Device
@@ -33,12 +36,14 @@ class LentBlock:
     readers: list[Future[Event]] = field(default_factory=list)
 
     def arrived(self, event: Event) -> None:
-        """Set ``done`` to the event of the stream that loads the block, after which it is in its slot."""
+        """Set ``done`` to the event that signals that the block has arrived. The event is on the stream that loads the
+        block.
+        """
         with contextlib.suppress(InvalidStateError):  # ``refuse`` was called meanwhile
             self.done.set_result(event)
 
     def refuse(self, error: BaseException) -> None:
-        """The block will not arrive: waits for it raise ``error``."""
+        """Make all waits for the block raise ``error``, because it will not arrive."""
         with contextlib.suppress(InvalidStateError):
             self.done.set_exception(error)
 
@@ -50,7 +55,7 @@ class _Member(NamedTuple):
 
 
 class Peers:
-    """The blocks in the slots of GPUs that reach each other's memory."""
+    """The blocks in the memories of all GPUs that can access each other's memory."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,15 +64,21 @@ class Peers:
         self._members: list[_Member] = []
 
     def join(self, staging: ThreadPoolExecutor, over: ThreadPoolExecutor, idle: Callable[[], None]) -> None:
-        """Add a GPU: ``staging`` are the threads that copy from the host, ``over`` is the one that submits copies from other
-        GPUs, and ``idle`` waits until all work submitted to the GPU is done."""
+        """Add a GPU. ``staging`` are the threads that copy from the host, and ``over`` is the thread that submits copies
+        from other GPUs.
+
+        ``idle`` waits until all work that was submitted to the GPU is done.
+        """
         self._members.append(_Member(staging, over, idle))
 
     def take(
         self, block: OperandBlock, gpu: Device, address: int, nbytes: int
     ) -> tuple[LentBlock, LentBlock | None, list[Future[Event]]]:
-        """Note that ``gpu`` is about to load ``block`` into the slot at ``address``. Returns the lent block; its lender, if
-        another GPU has it, which keeps it until this copy is done; and the copies that still read the slot's old block."""
+        """Record that ``gpu`` is about to load ``block`` into the memory at ``address``.
+
+        Returns the lent block; the lent block of another GPU to copy from, if there is one, whose memory stays unchanged
+        until this copy is done; and the copies that still read the previous block at ``address``.
+        """
         own = LentBlock(block, gpu, address, nbytes)
         with self._lock:
             before = self._slots.pop((id(gpu), address), None)
@@ -80,8 +91,10 @@ class Peers:
         return own, None if lender is own else lender, [] if before is None else before.readers
 
     def settle(self) -> None:
-        """End all copies of the GPUs that joined, after which each GPU may free memory that others copied from. Waits for a
-        block that will not arrive raise LaunchError. Raises the errors of the GPUs."""
+        """End all copies between the GPUs. After this each GPU may free its memory.
+
+        Waits for a block that will not arrive raise LaunchError. Raises the errors of the GPUs.
+        """
         members, self._members = self._members, []
         for member in members:
             member.staging.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The interface of a place (a CPU or GPU that multiplies blocks in slots of its own), and the events that it records."""
+"""The interface of a place (a CPU or GPU that multiplies blocks in its memory), and the list of events that it records."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ Token = Any
 
 
 class Place(Protocol):
-    """Where blocks are multiplied: it has the slots, and copies blocks between them and the matrices.
+    """A CPU or GPU that multiplies blocks. It has slots, each of which holds one block, and copies blocks between them and
+    the matrices.
 
-    ``load`` and ``multiply`` may return before their work is done: the place itself waits for the tokens that it is given. A
-    store is done when ``store`` returns. Each of the three is called by a thread of its own.
+    ``load`` and ``multiply`` may return before their work is done. They return tokens, and a later call waits for the work
+    of the tokens that it gets. When ``store`` returns, its work is done. Each of the three methods is called by its own
+    thread.
     """
 
     def load(self, load: Load, after: Token) -> Token:
-        """Load a block of an operand into a slot, after the work ``after`` that used the slot last."""
+        """Load a block of an operand into a slot, after the earlier work ``after`` that used the slot."""
 
     def multiply(self, step: Multiply, needs: tuple[Token, Token], after: Token) -> Token:
-        """Multiply two loaded blocks into a tile of C."""
+        """Multiply two loaded blocks, and add the product to a tile of C."""
 
     def store(self, store: Store, after: Token) -> Token:
         """Copy a finished tile of C to the result."""
 
     def close(self) -> None:
-        """Wait for the work under way, and release all memory."""
+        """Wait for the work in progress, and release all memory."""
 
 
 # ---- what happened when ----------------------------------------------------------------------------------------------
@@ -41,7 +43,7 @@ class Place(Protocol):
 
 @dataclass
 class Events:
-    """A list that any thread may add to; ``place`` is where, such as "cpu" or "cuda:0"."""
+    """A list of what one place did and when. ``place`` names it, such as "cpu" or "cuda:0". Any thread may add events."""
 
     place: str = "cpu"
     start_s: float = field(default_factory=time.perf_counter)
@@ -50,7 +52,7 @@ class Events:
 
     @contextlib.contextmanager
     def span(self, track: str, name: str) -> Iterator[None]:
-        """Note when the ``with`` block began and ended, by the host's clock."""
+        """Record when the ``with`` block began and ended, by the host's clock."""
         begun = self.now()
         try:
             yield
@@ -58,14 +60,14 @@ class Events:
             self.add(track, name, begun, self.now())
 
     def now(self) -> float:
-        """Seconds since the beginning."""
+        """Return the seconds since the recording began."""
         return time.perf_counter() - self.start_s
 
     def add(self, track: str, name: str, start_s: float, end_s: float) -> None:
-        """Note what a track did from one time to another, in seconds of the host's clock."""
+        """Record what a thread or stream (``track``) did between two times, in seconds of the host's clock."""
         with self._lock:
             self.events.append(Piece(self.place, track, name, start_s, end_s))
 
     def at(self, place: str) -> Events:
-        """The same list and clock, for another place."""
+        """Return a view of the same list, with the same clock, for another place."""
         return Events(place, self.start_s, self.events, self._lock)

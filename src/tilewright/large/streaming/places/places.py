@@ -1,6 +1,7 @@
-"""Which places compute a product, what room they have, and what they were measured to do; and the CPU as a place.
+"""Chooses the devices that compute a product in blocks, the memory that each may use, and the rates. Also the CPU as a
+place.
 
-On the CPU, blocks are read into the host's memory, and multiplied there by the CPU's kernels.
+On the CPU, blocks are read into the host's memory, and multiplied there by the kernels for CPUs.
 """
 
 from __future__ import annotations
@@ -50,11 +51,13 @@ from .staging import CachedSources, Chunks
 
 
 class HostPlace:
-    """Slots in this process's memory; ``sources`` are A and B, ``sink`` is C. A source that is stored column by column has
-    its blocks so, too.
+    """The CPU as a place: it multiplies blocks in slots of this process's memory. ``sources`` are A and B, and ``sink`` is
+    C.
 
-    Of a C that equals its transpose (``plan.triangle``), tiles on the diagonal compute a triangle, and the others are
-    written to both sides. A block of B that is the transpose of one of A in a slot is copied from there."""
+    If a source is stored column by column, its blocks are stored so too. If only one triangle of a symmetric C is computed
+    (``plan.triangle``), tiles on the diagonal compute a triangle, and the other tiles are written to both sides of the
+    diagonal. If a block of B is the transpose of a block of A that is in a slot, it is copied from there.
+    """
 
     def __init__(
         self,
@@ -127,9 +130,11 @@ class HostPlace:
 
 
 def triangle_products(run: Callable[..., Product], symmetry: Symmetry) -> dict[tuple[bool, bool], Product]:
-    """The products of blocks that are summed to a tile on the diagonal of a C that equals its transpose, or its conjugate
-    transpose, by whether a block is the first, and the last one, after which alone the tile is copied to its other side.
-    ``run`` is ``runner`` with a kernel, a dtype and threads."""
+    """Return the functions that multiply the blocks of a tile on the diagonal of a symmetric or Hermitian C.
+
+    There is one function for each combination of: is the block the first of its tile, and is it the last. Only after the
+    last block is the computed triangle copied to the other side. ``run`` is ``runner`` with a kernel, a dtype and threads.
+    """
     both = False, True
     return {
         (first, last): run(add=not first, symmetry=symmetry, mirrored=last)
@@ -138,8 +143,10 @@ def triangle_products(run: Callable[..., Product], symmetry: Symmetry) -> dict[t
 
 
 def write_both_sides(sink: Sink, rows: slice, columns: slice, c: np.ndarray[Any, Any], *, hermitian: bool) -> None:
-    """Write a finished tile of a C that equals its transpose, or with ``hermitian`` its conjugate transpose, to both sides
-    of the diagonal; one on the diagonal, whose rows are its columns, first becomes so in every bit."""
+    """Write a finished tile of a symmetric C, or of a Hermitian C with ``hermitian``, to both sides of the diagonal.
+
+    A tile on the diagonal is first made exactly symmetric or Hermitian.
+    """
     if rows == columns:
         if c.dtype.kind == "c":
             mirror_lower(c, hermitian, near=True)
@@ -174,8 +181,10 @@ READ_SHARE = 1 / 8
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a product runs: the chosen kernel, on the CPU with ``threads`` threads or on each of ``gpus``. ``room`` is
-    the limit that the blocks must fit, ``memory`` the bytes of the host's memory that may be used."""
+    """The devices and the kernel that compute a product: the CPU with ``threads`` threads, or each of ``gpus``.
+
+    ``room`` is the limit within which blocks must fit. ``memory`` is the number of bytes of host memory that may be used.
+    """
 
     choice: Choice[Any]
     room: Room
@@ -186,29 +195,30 @@ class Placement:
 
     @property
     def names(self) -> list[str]:
-        """The devices, such as "cuda:0"; "cpu" without GPUs."""
+        """The devices, such as "cuda:0"; "cpu" if there are no GPUs."""
         return [f"cuda:{gpu.ordinal}" for gpu in self.gpus] or ["cpu"]
 
     @property
     def summary(self) -> str:
-        """A line about the workers of a cluster; here there are none."""
+        """An empty line, because the workers of a cluster are described here and there are none."""
         return ""
 
     @property
     def triangle(self) -> bool:
-        """Whether one triangle of a C that equals its transpose is computed, and copied; GPUs compute all of C."""
+        """Whether only one triangle of a symmetric C is computed and then copied. GPUs always compute all of C."""
         return not self.gpus and self.choice.kernel.triangle
 
     @property
     def kernel_fact(self) -> str:
-        """What the bits of a product depend on, beside its operands: the kernel, its code and its parameters."""
+        """A text with everything about the kernel that can change the bits of a product: its name, code and parameters."""
         kernel, blocking = self.choice.kernel, getattr(self.choice.kernel, "blocking", None)
         also = SOURCES if self.choice.compute in PLANES else ()
         return f"{kernel.name} {fingerprint(kernel.source_hash, dict(self.choice.params), blocking, *also)}"
 
     def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:
-        """The rates of a place, for blocks of ``dtype``. Those of reading the operands and writing the result are measured
-        now, in half a second."""
+        """Return the rates of one device for blocks of ``dtype``. Reading the operands and writing the result are measured
+        now, in half a second.
+        """
         if not self.gpus:
             return host_rates((a, b), out, self.choice.kernel, dtype, self.threads, max(0, self.room.place))
         room = self.memory // 2
@@ -231,7 +241,7 @@ class Placement:
         )
 
     def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
-        """A place for each region of the plan, with its memory allocated."""
+        """Create a place for each region of the plan, and allocate its memory."""
         if not self.gpus:
             yield HostPlace(plan, a, b, sink, kernel=self.choice.kernel, threads=self.threads, events=events.at("cpu"))
             return
@@ -256,10 +266,11 @@ class Placement:
 
 
 def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Options, threads: int) -> Placement:
-    """Where to multiply: ``options.device`` is "cpu", "cuda", "cuda:0,1", or None for GPUs where there are any.
+    """Choose the devices for a product. ``options.device`` is "cpu", "cuda", "cuda:0,1", or None to use GPUs if there are
+    any.
 
-    Raises UsageError for any other device; UnavailableError without a GPU, and on the CPU without machine code;
-    MemoryLimitError for a limit that leaves nothing for blocks.
+    Raises UsageError for any other device; UnavailableError if there is no GPU, or no machine code for the CPU; and
+    MemoryLimitError if the memory limit leaves nothing for blocks.
     """
     limit = None if options.memory is None else parse_bytes("memory", options.memory)
     gpus = _gpus(_device_for(dtype, options.device))
@@ -321,14 +332,16 @@ def _left(limit: int, reserved: int) -> int:
 
 @functools.lru_cache(maxsize=4096)  # a search for cuts asks again
 def step_bytes(kernel: Kernel, dtype: str, threads: int, m: int, n: int, k: int) -> int:
-    """Bytes that a kernel takes for a step of these sizes of blocks of ``dtype``, on so many threads: its workspace, whose
-    elements may be wider, and its counters."""
+    """Return the bytes that a kernel needs in addition to its blocks for a step of this size: workspace and counters.
+
+    The elements of the workspace may be wider than ``dtype``.
+    """
     nbytes, counters = team_needs(kernel, (m, n, k), np.dtype(dtype), threads)
     return nbytes + 8 * counters
 
 
 def read_bytes(sources: Sequence[Source], limit: int) -> int:
-    """Bytes that one read of an operand takes at most, which are made fewer under a small limit."""
+    """Return the most bytes that one read of an operand takes. Under a small memory limit the reads are made smaller."""
     for source in sources:
         if hasattr(source, "read_within"):
             source.read_within(int(READ_SHARE * limit))
@@ -339,7 +352,9 @@ def read_bytes(sources: Sequence[Source], limit: int) -> int:
 
 
 def choose_on_cpu(precision: str | float, stored: Sequence[str], result: str, k: int) -> Choice[Kernel]:
-    """The CPU's kernel for blocks of a product with so long a k; see ``choose_within``. Raises DTypeError, UsageError."""
+    """Return the choice of the CPU kernel for the blocks of a product with this k; see ``choose_within``. Raises DTypeError
+    and UsageError.
+    """
 
     def chosen(word: str) -> tuple[Choice[Kernel], int]:
         dtype = dtype_in_blocks(result, word)
@@ -366,7 +381,7 @@ def _step_on_gpu(choice: Choice[Any], shape: tuple[int, int, int], limit: int | 
 
 
 def parse_bytes(name: str, value: float | str) -> int:
-    """A number of bytes: a whole number of any type, or text such as "4GiB", "500 MB", "1.5G".
+    """Return a number of bytes that is given as a number or as a text such as "4GiB", "500 MB" or "1.5G".
 
     >>> parse_bytes("memory", "4GiB"), parse_bytes("memory", "1.5k"), parse_bytes("memory", 1e9)
     (4294967296, 1536, 1000000000)

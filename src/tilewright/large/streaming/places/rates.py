@@ -1,4 +1,4 @@
-"""The measured rates of a place: operations a second, and bytes a second on the way in and out."""
+"""Measures the rates of a place: operations a second, and bytes a second that are copied in and out."""
 
 from __future__ import annotations
 
@@ -49,8 +49,10 @@ WRITE_ROW = 32 << 10
 
 
 def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, threads: int, room: int) -> Rates:
-    """The rates of the CPU as a place, with this kernel: one thread reads blocks while others multiply. No measurement takes
-    more than ``room`` bytes; what cannot be measured in so few is assumed."""
+    """Return the rates of the CPU with this kernel, while one thread reads blocks and the others multiply.
+
+    No measurement takes more than ``room`` bytes. Rates that cannot be measured within this limit are assumed.
+    """
     from ....cpu.runtime.peaks import (  # imports Numba, which a product on a GPU does not need
         bandwidth_gbs,
         peak_gflops,
@@ -76,7 +78,7 @@ def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, 
 
 
 def kc_of(kernel: Kernel, dtype: str) -> int:
-    """Elements of k that the engine sums in registers before it adds to C, at most."""
+    """Return KC, the largest number of elements of k that the kernel sums in registers before it adds to C."""
     cuts = kernel.blocking
     if cuts is None:
         return int(kernel.params["kc"])
@@ -84,13 +86,17 @@ def kc_of(kernel: Kernel, dtype: str) -> int:
 
 
 def result_bytes(sources: Sequence[Source], dtype: str) -> int:
-    """Bytes of the result."""
+    """Return the bytes of the result."""
     return sources[0].shape[0] * sources[1].shape[1] * np.dtype(dtype).itemsize
 
 
 def read_rate(source: Source, dtype: str, workers: int, room: int, nbytes: int = PROBE_BYTES) -> float:
-    """Bytes a second, in the product's ``dtype``, that ``workers`` threads read from a matrix, ``nbytes`` at a time or more,
-    if it has larger chunks: measured, in 0.2 s. What is read takes ``room`` bytes at most."""
+    """Measure how many bytes a second ``workers`` threads read from a matrix, counted in the product's ``dtype``. This
+    takes 0.2 s.
+
+    Each read has ``nbytes`` bytes, or one chunk of the file if chunks are larger. The measurement takes at most ``room``
+    bytes of memory.
+    """
     if getattr(source, "by_columns", False):  # as blocks are read of it
         source = cast(AxesSource, source).transposed
     m, n = source.shape
@@ -134,8 +140,11 @@ def read_rate(source: Source, dtype: str, workers: int, room: int, nbytes: int =
 
 
 def write_rate(out: Any, sources: Sequence[Source], dtype: str, room: int) -> float:
-    """Bytes a second at which a result is written: measured for a file, for memory a third of its bandwidth. Measuring
-    takes ``room`` bytes at most."""
+    """Return how many bytes of a result a second can be written. For files this is measured, within ``room`` bytes of
+    memory.
+
+    For a result in memory it is one third of the memory's bandwidth.
+    """
     if isinstance(out, (str, os.PathLike)):
         most, pitch = int(WRITE_SHARE * result_bytes(sources, dtype)), sources[1].shape[1] * np.dtype(dtype).itemsize
         folder = Path(os.fspath(out)).absolute().parent
@@ -175,6 +184,8 @@ def _disk_rate(folder: Path, most: int, pitch: int, nbytes: int) -> float:
 
 
 def copy_workers(gpus: int = 1) -> int:
-    """Threads that copy blocks for each of several GPUs: three quarters of the processors;
-    the threads of the schedules need the others."""
+    """Return the number of threads that copy blocks for each of several GPUs: together three quarters of the processors.
+
+    The threads that follow the schedules need the other processors.
+    """
     return max(2, min(16, machine().usable_cores * 3 // 4 // gpus))

@@ -1,7 +1,7 @@
-"""The host's memory on the way between files and a GPU: staging buffers, and blocks that are cached.
+"""Memory of the host between files and a GPU: staging buffers, and a cache of blocks.
 
-Staging buffers are page-locked chunks, through which blocks pass to a GPU and back. Blocks of files are cached because they
-will be loaded again.
+Staging buffers are page-locked chunks, through which blocks are copied to a GPU and back. Blocks of files are cached if
+they will be loaded again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from ..plan.stream import StreamPlan
 
 @dataclass(frozen=True)
 class Chunks:
-    """Page-locked memory: bytes of a chunk, and chunks on the way in and on the way out."""
+    """The sizes of the page-locked memory: bytes of a chunk, number of chunks for copies to the GPU
+    and for copies from it.
+    """
 
     size: int = 16 << 20
     incoming: int = 24
@@ -34,7 +36,9 @@ class Chunks:
 
     @classmethod
     def within(cls, limit: int | None) -> Chunks:
-        """Chunks that take an eighth of ``limit`` bytes at most, unless they would be smaller than 64 KiB each."""
+        """Return sizes for which all chunks take at most an eighth of ``limit`` bytes, but at least
+        64 KiB for each chunk.
+        """
         chunks = cls()
         while limit is not None and chunks.nbytes > limit // 8 and chunks.size > 1 << 16:
             chunks = cls(chunks.size // 2)
@@ -42,12 +46,14 @@ class Chunks:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all chunks together."""
+        """The bytes of all chunks together."""
         return self.size * (self.incoming + self.outgoing)
 
 
 class Ring:
-    """Chunks of memory, used in turns and allocated at first use; the thread that uses one page-locks it."""
+    """Chunks of memory that are used in turn. A chunk is allocated at its first use, and the thread that uses it page-locks
+    it.
+    """
 
     def __init__(self, pages: HostPages, count: int, size: int) -> None:
         self._pages, self._count, self._size = pages, count, size
@@ -56,7 +62,7 @@ class Ring:
         self._busy: dict[int, Future[Any]] = {}
 
     def take(self) -> np.ndarray[Any, Any]:
-        """The next chunk, when its last job is done. Raises the error of that job."""
+        """Return the next chunk, after the last job that used it is done. Raises the error of that job."""
         number, self._taken = self._taken % self._count, self._taken + 1
         if number == len(self._chunks):
             self._chunks.append(self._pages.take(self._size))
@@ -67,7 +73,7 @@ class Ring:
         return chunk
 
     def give(self, chunk: np.ndarray[Any, Any], job: Future[Any]) -> None:
-        """The chunk is free again when ``job`` is done and the event that it returns, if any, is reached."""
+        """Release a chunk. It is free when ``job`` is done and the event that the job returns, if any, has occurred."""
         self._busy[chunk.ctypes.data] = job
 
     def close(self) -> None:
@@ -78,7 +84,7 @@ class Ring:
 
 
 def chunk_parts(rows: slice, columns: slice, itemsize: int, chunk: int) -> Iterator[tuple[slice, slice]]:
-    """Parts of a rectangle that fit in a chunk and are contiguous in a slot: whole rows, or pieces of a longer row."""
+    """Yield parts of a rectangle that fit in a chunk and are contiguous in a slot: whole rows, or pieces of a longer row."""
     width = min(columns.stop - columns.start, max(1, chunk // itemsize))
     step = max(1, chunk // (width * itemsize))
     for top, left in itertools.product(range(rows.start, rows.stop, step), range(columns.start, columns.stop, width)):
@@ -86,7 +92,7 @@ def chunk_parts(rows: slice, columns: slice, itemsize: int, chunk: int) -> Itera
 
 
 def shaped(chunk: np.ndarray[Any, Any], dtype: np.dtype[Any], rows: slice, columns: slice) -> np.ndarray[Any, Any]:
-    """The part of a chunk that holds a rectangle, as a matrix."""
+    """Return the part of a chunk that holds a rectangle, as a matrix."""
     shape = rows.stop - rows.start, columns.stop - columns.start
     return chunk[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
@@ -95,8 +101,11 @@ def shaped(chunk: np.ndarray[Any, Any], dtype: np.dtype[Any], rows: slice, colum
 
 
 class CachedSources:
-    """``sources`` by operand, read through slots in the host's memory, so that a block is read from its file as rarely as
-    the slots allow. ``cached`` says in advance which loads find their block in a slot, and which put it there."""
+    """Reads A and B through a cache in the host's memory, so that each block is read from its file as rarely as the cache
+    allows.
+
+    ``cached`` was computed in advance. It says which loads find their block in the cache, and which loads store it there.
+    """
 
     def __init__(self, plan: StreamPlan, cached: HostCache, sources: Mapping[str, Source]) -> None:
         self._grid, self._cached, self._sources = plan.grid, cached, sources
@@ -106,19 +115,19 @@ class CachedSources:
         self._last: dict[int, list[Future[Any]]] = {}
 
     def begin(self, load: Load) -> None:
-        """Wait until no copy reads or writes the slot that this load will use. Loads begin in order."""
+        """Wait until no copy reads or writes the part of the cache that this load will use. Loads begin in order."""
         slot = self._slot(load)
         if slot is not None:
             wait(self._last.pop(slot, []))
 
     def began(self, load: Load, copies: list[Future[Any]]) -> None:
-        """``copies`` are all jobs that copy the block of ``load``."""
+        """Record that ``copies`` are all jobs that copy the block of ``load``."""
         slot = self._slot(load)
         if slot is not None:
             self._last[slot] = copies
 
     def read(self, load: Load, rows: slice, columns: slice, out: np.ndarray[Any, Any]) -> None:
-        """Copy some rows of the load's block, or a part of one row, to ``out``."""
+        """Copy some rows of a load's block, or a part of one row, to ``out``, from the cache or from the file."""
         slot = self._slot(load)
         source = self._sources[load.block.operand]
         if slot is None:

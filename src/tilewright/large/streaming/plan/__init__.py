@@ -1,1 +1,3 @@
-"""How a product larger than a memory is cut, in which order, and what that costs."""
+"""Plans a product that is larger than a memory: how it is cut, in which order its blocks are moved, and how long that
+takes.
+"""

@@ -1,8 +1,7 @@
-"""The predicted time of a schedule, from measured rates of copying and multiplying.
+"""Predicts the time of a schedule from measured rates of copying and multiplying.
 
-Loads, multiplications and stores are three lists, each worked through in order: an entry begins when the previous one of its
-list and all that it waits for are done. So one pass over the
-schedule gives the time.
+Loads, multiplications and stores are three ordered lists. An entry begins when the previous entry of its list is done and
+everything that it waits for is done. So one pass over the schedule gives the time.
 """
 
 from __future__ import annotations
@@ -19,17 +18,21 @@ from .schedule import Schedule
 
 @dataclass(frozen=True)
 class Rates:
-    """The measured rates of a place: operations and bytes a second, and ``latency_s`` that each entry takes in addition.
+    """The measured rates of a place: operations and bytes a second, and ``latency_s``, the additional time of each entry of
+    the schedule.
 
-    The place receives ``in_bytes`` a second from the host's memory. Operands are read at ``read_bytes``; inf if they lie in
-    that memory. Blocks pass the host's cache at ``stage_bytes``: caching a block costs a read and a staging copy. The result
-    is copied out at ``out_bytes``. ``wave`` is (rows, columns, number) of the tiles that are computed at once. A last wave
-    that is not full takes as long as a full one. For each ``depth`` of k a wave takes ``wave_s`` in addition to its
-    operations, for reading and writing C. ``copy_s`` is the time for multiplying that a copied byte costs, where the same
-    processors do both, or where blocks are split after they were copied; ``row_s`` is what a row of a tile costs that is
-    written to a file. All places together read at most
-    ``most_read_bytes``, which may be more than one place can read, and write at most ``write_bytes``. ``peers`` copy blocks
-    from each other, so that each block is read once.
+    The place receives ``in_bytes`` a second from the host's memory, and copies out ``out_bytes`` a second. Operands are
+    read at ``read_bytes`` a second, which is inf if they are in the host's memory. To cache a block in the host's memory
+    costs a read and a copy at ``stage_bytes`` a second.
+
+    ``wave`` is (rows, columns, number) of the kernel's tiles that are computed at the same time. A last wave that is not
+    full takes as long as a full one. For each ``depth`` elements of k, a wave takes ``wave_s`` in addition to its
+    operations, for reading and writing C. ``copy_s`` is the computing time that a copied byte costs, if the same processors
+    copy and multiply or if blocks are split after the copy. ``row_s`` is the cost of a row of a tile that is written to a
+    file.
+
+    All places together read at most ``most_read_bytes`` a second, which may be more than one place can read, and write at
+    most ``write_bytes`` a second. With ``peers`` the places copy blocks from each other, so that each block is read once.
     """
 
     flops: float
@@ -48,12 +51,12 @@ class Rates:
     peers: bool = False
 
     def shared(self, places: int) -> Rates:
-        """The rates of each of ``places`` places that work at the same time."""
+        """Return the rates of each of ``places`` places that work at the same time."""
         reading = min(self.read_bytes, (self.most_read_bytes or self.read_bytes) / places)
         return replace(self, read_bytes=reading, write_bytes=self.write_bytes / places)
 
     def compute_s(self, m: int, n: int, k: int) -> float:
-        """Seconds for one step: a tile of C of m×n, and k elements of the sum."""
+        """Return the seconds of one step: k elements of the sum of a tile of m×n."""
         rows, columns, at_once = self.wave
         waves = math.ceil(math.ceil(m / rows) * math.ceil(n / columns) / at_once)
         passes = 1 if self.depth is None else math.ceil(k / self.depth)
@@ -71,9 +74,9 @@ class TimeSpan(NamedTuple):
 class Cost:
     """The predicted time of a schedule, and the bytes that it moves.
 
-    ``compute_s`` is the time of the multiplications alone. The first begins after ``first_s``, and ``last_s`` pass after the
-    last: nothing hides these two. ``read_bytes`` are read from where the operands lie; the rest of ``in_bytes`` comes from
-    the host's cache or from other places.
+    ``compute_s`` is the time of the multiplications alone. The first multiplication begins after ``first_s``, and the
+    product ends ``last_s`` after the last multiplication. No multiplication hides these two times. ``read_bytes`` are the
+    bytes that are read from the operands; the rest of ``in_bytes`` comes from the host's cache or from other places.
     """
 
     loads: list[TimeSpan]
@@ -85,27 +88,29 @@ class Cost:
 
     @property
     def total_s(self) -> float:
-        """Seconds from the first load to the last store."""
+        """The seconds from the first load to the last store."""
         return max((spans[-1].end_s for spans in (self.loads, self.multiplies, self.stores) if spans), default=0.0)
 
     @property
     def compute_s(self) -> float:
-        """Seconds of multiplications."""
+        """The seconds of all multiplications."""
         return sum(span.end_s - span.start_s for span in self.multiplies)
 
     @property
     def first_s(self) -> float:
-        """Seconds until the first multiplication begins."""
+        """The seconds until the first multiplication begins."""
         return self.multiplies[0].start_s if self.multiplies else 0.0
 
     @property
     def last_s(self) -> float:
-        """Seconds from the last multiplication to the end of the last store."""
+        """The seconds from the end of the last multiplication to the end of the last store."""
         return self.total_s - self.multiplies[-1].end_s if self.multiplies else self.total_s
 
     @property
     def exposed_s(self) -> float:
-        """Seconds between the first multiplication and the last in which none runs, because blocks are not yet loaded."""
+        """The seconds between the first multiplication and the last in which none runs, because
+        blocks are not loaded yet.
+        """
         return max(0.0, self.total_s - self.first_s - self.last_s - self.compute_s)
 
 
@@ -118,10 +123,13 @@ def cost(
     *,
     triangle: bool = False,
 ) -> Cost:
-    """The cost of a schedule for elements of ``itemsize`` bytes. Some blocks are ``cached`` on the host.
-    ``places_per_block``: by operand, how many places share one read of a block; this place counts its share of the bytes.
-    Of a ``triangle``, a tile on the diagonal takes half the operations and has its blocks of B from those of A, and any
-    other is written twice."""
+    """Return the cost of a schedule for elements of ``itemsize`` bytes.
+
+    ``cached`` says which blocks are cached on the host. ``places_per_block`` is, for each operand, the number of places
+    that share one read of a block, so that this place counts only its part of the bytes. If only a ``triangle`` of C is
+    computed, a tile on the diagonal takes half the operations and needs no blocks of B, and every other tile is written
+    twice.
+    """
     grid = schedule.grid
     computing = functools.cache(rates.compute_s)  # of few shapes
     depths = [depth.stop - depth.start for depth in map(grid.depth, range(grid.steps))]

@@ -35,19 +35,20 @@ MOST_PLANNED = 500_000
 
 @dataclass(frozen=True)
 class Room:
-    """What a grid must fit: ``place`` bytes where blocks are multiplied, and ``host`` bytes of the host's memory for blocks
-    that are read again. The sides of tiles are multiples of ``grain``. Blocks that begin and end at multiples of ``chunk``
-    are preferred: a chunk of a file that is cut is read and decoded for each of its parts. ``files``: the CPU
-    reads operands from files.
+    """The memory within which the blocks of a grid must fit, and rules for the sizes of blocks.
 
-    The order of additions must not depend on the grid that is chosen. So either a step is a whole number of the parts of at
-    most ``kc`` elements that the kernel sums (see ``Grid``), or all grids have the same ``step``; 0 leaves it free.
+    ``place`` is the number of bytes where blocks are multiplied, and ``host`` the number of bytes of host memory for blocks
+    that are read again. ``place`` is negative if the caller's limit is too small for anything. ``reserved`` bytes of the
+    limit are used by threads and ``buffers``. ``workspace(m, n, k)`` is the part of ``place`` that the kernel needs for a
+    step of this size. ``planes`` is the number of float16 matrices that are stored next to each block of A or B.
 
-    ``planes``: beside each block of A or B there are so many matrices of float16, for tensor cores.
+    The sides of tiles are multiples of ``grain``. Blocks that begin and end at multiples of ``chunk`` are preferred,
+    because a chunk of a file that is cut is read and decoded once for each of its parts. ``files`` says that the CPU reads
+    operands from files.
 
-    ``workspace(m, n, k)`` are the bytes of ``place`` that the kernel takes for a step of these sizes. ``reserved`` more
-    bytes of the caller's limit are for threads and buffers: ``buffers``, and what ``own_bytes`` says. ``place`` is negative
-    where the limit is smaller than these: then nothing fits.
+    The order of additions must not depend on the grid that is chosen. So a step is a whole number of the parts of at most
+    ``kc`` elements that the kernel sums (see ``Grid``), or all grids have the same ``step``. A ``step`` of 0 means that any
+    step may be chosen.
     """
 
     place: int
@@ -64,17 +65,17 @@ class Room:
 
     @classmethod
     def within(cls, limit: int, buffers: int, **more: Any) -> Room:
-        """The room that a caller's ``limit`` leaves beside ``buffers``."""
+        """Return the memory for blocks that is left of a caller's ``limit``, after ``buffers`` and the memory of threads."""
         reserved = buffers + own_bytes(limit)
         return cls(limit - reserved, reserved=reserved, buffers=buffers, **more)
 
     @property
     def limit_text(self) -> str:
-        """The caller's limit, for errors."""
+        """The caller's limit, as text for errors."""
         return f"{bytes_text(self.place + self.reserved)}"
 
     def needed_text(self, grid: Grid, itemsize: int) -> str:
-        """The limit within which the smallest blocks of a grid would fit, for errors.
+        """Return the smallest limit within which blocks of a grid would fit, as text for errors.
 
         >>> grid = Grid(256, 256, 256, 256, 256, 256)
         >>> Room(100).needed_text(grid, 8)
@@ -88,7 +89,7 @@ class Room:
         return f"{bytes_text(total)} ({total} bytes){own}"
 
     def for_blocks(self, grid: Grid) -> int:
-        """Bytes of ``place`` that are left for the blocks of a grid."""
+        """Return the bytes of ``place`` that are left for the blocks of a grid."""
         steps = multiplications(grid)
         if self.workspace is None or not steps:
             return self.place
@@ -96,21 +97,21 @@ class Room:
         return self.place - self.workspace(grid.bm, grid.bn, grid.bk) - plan
 
     def least_bytes(self, grid: Grid, itemsize: int) -> int:
-        """Bytes of ``place`` that the smallest blocks of a grid need, with the kernel's workspace."""
+        """Return the bytes of ``place`` that the fewest possible blocks of a grid need, including the kernel's workspace."""
         return place_elements(grid, least_slots(grid), self.planes) * itemsize + self.place - self.for_blocks(grid)
 
     def host_slots(self, grid: Grid, itemsize: int) -> int:
-        """Blocks that the host's memory has room for."""
+        """Return the number of blocks that fit into the host's memory for cached blocks."""
         return self.host // (block_elements(grid) * itemsize)
 
 
 def own_bytes(limit: int) -> int:
-    """What threads, their stacks and the plan take of a limit."""
+    """Return the bytes of a limit that threads, their stacks and the plan use."""
     return min(OWN_BYTES, limit // OWN_SHARE)
 
 
 def least_limit(nbytes: int) -> int:
-    """The least limit that leaves ``nbytes`` beside ``own_bytes``.
+    """Return the smallest limit that leaves ``nbytes`` in addition to ``own_bytes``.
 
     >>> [least_limit(nbytes) - own_bytes(least_limit(nbytes)) - nbytes for nbytes in (0, 7, 1000, 200 << 20)]
     [0, 0, 0, 0]
@@ -119,7 +120,9 @@ def least_limit(nbytes: int) -> int:
 
 
 def cuts(m: int, n: int, k: int, room: Room, *, small: bool = False) -> Iterator[Grid]:
-    """Even cuts, each once, the largest steps first; ``small`` ones have SMALL_SIDES."""
+    """Yield even ways to cut a product, each once, with the largest steps first. With ``small``, the tiles have the sides
+    SMALL_SIDES.
+    """
     seen = set()
     for side in SMALL_SIDES if small else _doubled(SIDES, max(m, n)):
         for grain in _grains(room):
@@ -131,9 +134,11 @@ def cuts(m: int, n: int, k: int, room: Room, *, small: bool = False) -> Iterator
 
 
 def long_cuts(m: int, n: int, k: int, room: Room, itemsize: int) -> Iterator[Grid]:
-    """Cuts into rectangles, some of them more than once. For each length of one side the other side is the longest that fits
-    beside two blocks of each operand; or beside all blocks of a row of A's, or of a column of B's, which then are loaded
-    once."""
+    """Yield ways to cut a product into rectangular tiles, some of them more than once.
+
+    For each length of one side, the other side is the longest for which a tile fits in one of two cases: with two blocks of
+    each operand; or with all blocks of a row of A or of a column of B, which are then loaded only once.
+    """
 
     def fits(cut: Grid, slots: Slots) -> bool:
         return place_elements(cut, slots, room.planes) * itemsize <= room.for_blocks(cut)
@@ -161,13 +166,13 @@ def _grains(room: Room) -> Iterable[int]:
 
 
 def can_be_cut(m: int, n: int, k: int, room: Room, itemsize: int) -> bool:
-    """Whether any cut fits that leaves few enough steps to plan."""
+    """Whether at least one way to cut the product fits the memory and has few enough steps to be planned."""
     every = (grid for small in (True, False) for grid in cuts(m, n, k, room, small=small))
     return any(multiplications(grid) <= MOST_PLANNED and shares(grid, room, itemsize) for grid in every)
 
 
 def without_cut_chunks(grids: Sequence[Grid], chunk: int, many: int = MANY_CHUNKS) -> Sequence[Grid]:
-    """The grids whose blocks cut few or no chunks of files; all where there are none of these."""
+    """Return the grids whose blocks cut few or no chunks of files, or all grids if there are no such grids."""
 
     def keeps(length: int, part: int) -> bool:
         return part >= length or part % chunk == 0 or part >= many * chunk
@@ -177,7 +182,10 @@ def without_cut_chunks(grids: Sequence[Grid], chunk: int, many: int = MANY_CHUNK
 
 
 def may_be_cut(grid: Grid, room: Room) -> bool:
-    """Whether ``cuts`` can have made this grid, which was read from a file, for a room like this one of any size."""
+    """Whether ``cuts`` could have made this grid for a memory of any size and the other rules of ``room``.
+
+    It is used to check a grid that was read from a file.
+    """
     sides = all(
         size == max(1, length) or (SMALL_SIDES[0] // 2 <= size < length and size % room.grain == 0)
         for length, size in ((grid.m, grid.bm), (grid.n, grid.bn))
@@ -190,8 +198,12 @@ def may_be_cut(grid: Grid, room: Room) -> bool:
 
 
 def shares(grid: Grid, room: Room, itemsize: int, region: tuple[int, int] | None = None) -> list[Slots]:
-    """Ways to divide the room among blocks of A, blocks of B and tiles of C; none where it does not suffice. ``region`` are
-    the tiles of one place, down and across, if it has not all: more blocks than these need are not used."""
+    """Return ways to divide the memory among blocks of A, blocks of B and tiles of C. The list is empty if the memory is
+    too small.
+
+    ``region`` is the number of tiles down and across that one place computes, if it does not compute all. Blocks that the
+    region does not need get no memory.
+    """
     down, across = region or grid.tiles
     tiles = down * across
     a_size, b_size, c_size = slot_elements(grid, room.planes)
@@ -212,30 +224,36 @@ def shares(grid: Grid, room: Room, itemsize: int, region: tuple[int, int] | None
 
 
 def least_slots(grid: Grid) -> Slots:
-    """Two for each operand, so that one block is loaded while another is read; one for an operand of a single block."""
+    """Return the smallest useful numbers of blocks of A, blocks of B and tiles of C in memory.
+
+    An operand has two blocks, so that one is loaded while the other is read, or one if the operand has only one block.
+    """
     down, across = grid.tiles
     return min(2, down * grid.steps), min(2, across * grid.steps), 1
 
 
 def multiplications(grid: Grid) -> int:
-    """Steps of all tiles; a tile of a product over no k counts as one."""
+    """Return the number of steps of all tiles. If k is 0, a tile counts as one step."""
     return math.prod(grid.tiles) * max(1, grid.steps)
 
 
 def block_elements(grid: Grid) -> int:
-    """Elements of the larger operand's blocks."""
+    """Return the number of elements in a block of A or of B, whichever is larger."""
     return max(grid.bm, grid.bn) * grid.bk
 
 
 def place_elements(grid: Grid, slots: Slots, planes: int = 0) -> int:
-    """Elements of all slots together."""
+    """Return the number of elements of all slots together."""
     return sum(count * size for count, size in zip(slots, slot_elements(grid, planes), strict=True))
 
 
 @functools.lru_cache(maxsize=4096)  # a search for cuts asks again; with ``planes`` 10 µs
 def slot_elements(grid: Grid, planes: int = 0) -> tuple[int, int, int]:
-    """Elements of a slot for a block of A, for a block of B, and for a tile of C. With ``planes``
-    those of A and B have room for so many matrices of float16 too; the block is of float32."""
+    """Return the number of elements in a slot for a block of A, for a block of B, and for a tile of C.
+
+    With ``planes``, slots for blocks of A and B also have memory for this number of float16 matrices; the block itself is
+    float32.
+    """
     a, b = grid.bm * grid.bk, grid.bk * grid.bn
     if planes:
         from ....gpu.runtime.split_product import split_of_rows  # not needed on the CPU
@@ -249,10 +267,10 @@ def slot_elements(grid: Grid, planes: int = 0) -> tuple[int, int, int]:
 
 
 def least_s(grid: Grid, itemsize: int, rates: Rates, places: int = 1) -> float:
-    """A lower bound of the time, for any order and slots. It is the larger of two: all multiplications, the first blocks and
-    the last tile; or one copy of all operands and of C.
+    """Return a lower bound of the time, for any order of tiles and any numbers of blocks in memory.
 
-    ``rates`` are those of each of ``places`` places, which compute equal parts.
+    It is the larger of two times: all multiplications, the first loads and the last store; or copying all operands and C
+    once. ``rates`` are those of each of ``places`` places, which compute equal parts.
     """
     m, n, k = grid.m, grid.n, grid.k
     parts = [_sizes(m, grid.bm), _sizes(n, grid.bn), grid.depths()]
@@ -271,8 +289,10 @@ def least_s(grid: Grid, itemsize: int, rates: Rates, places: int = 1) -> float:
 
 
 def promised_s(grid: Grid, itemsize: int, room: Room, rates: Rates, places: int = 1) -> float:
-    """The estimated time of the best order and slots: B is loaded for each row of tiles, except blocks that stay in
-    slots."""
+    """Return an estimate of the time with the best order of tiles and numbers of blocks in memory.
+
+    It assumes that B is loaded again for each row of tiles, except for blocks that stay in memory.
+    """
     (down, across), steps = grid.tiles, grid.steps
     cached = room.host_slots(grid, itemsize)
     least = least_s(grid, itemsize, rates, places)

@@ -1,7 +1,7 @@
-"""The eviction rule: the block whose next use is farthest is evicted (Belady, IBM Systems Journal 1966).
+"""The eviction rule: the block whose next use is farthest in the future is evicted (Belady, IBM Systems Journal 1966).
 
-The slots of a place (``schedule``) and the host's cache (``host_cache``) both follow it; each ranks next uses in its own
-way.
+The memory of a place (``schedule``) and the host's cache (``host_cache``) both use this rule, but rank the next uses
+differently.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Rank = tuple[float, ...]
 
 
 class Slots:
-    """A fixed number of slots, each empty or with one block; ``where`` says which slot holds a block."""
+    """A fixed number of slots, each of which is empty or holds one block. ``where`` maps a block to its slot."""
 
     def __init__(self, count: int) -> None:
         self.where: dict[Any, int] = {}
@@ -28,7 +28,7 @@ class Slots:
         self._latest: dict[float, Rank] = {}
 
     def rank(self, rank: Rank) -> None:
-        """Rank a slot for eviction, in place of its earlier rank."""
+        """Set the rank of a slot for eviction, in place of its earlier rank."""
         self._latest[rank[-1]] = rank
         heappush(self._queue, rank)
 
@@ -39,14 +39,14 @@ class Slots:
         heapify(self._queue)
 
     def blocks(self) -> Iterable[tuple[int, Any]]:
-        """Each slot that is not empty, and its block."""
+        """Return each slot that is not empty, with its block."""
         return self._blocks.items()
 
     def take(self, block: Hashable, next_use: float = -math.inf, in_use: Collection[int] = ()) -> int | None:
-        """A slot for ``block``: an empty one, or that of the block whose next use is farthest, if that is after
-        ``next_use``.
+        """Return a slot for ``block``, or None if there is none.
 
-        Blocks in slots that are ``in_use`` are not evicted. None where no slot is left.
+        This is an empty slot, or else the slot whose block has the farthest next use, if that is after ``next_use``. Blocks
+        in slots that are ``in_use`` are not evicted.
         """
         slot = self._free.pop() if self._free else self._victim(next_use, in_use)
         if slot is not None:
@@ -54,14 +54,14 @@ class Slots:
         return slot
 
     def replace(self, slot: int, block: Hashable) -> None:
-        """Put ``block`` into ``slot`` in place of its block, if any; ``rank`` must be called next."""
+        """Put ``block`` into ``slot`` in place of its present block. The caller must call ``rank`` next."""
         old = self._blocks.get(slot)
         if old is not None:
             del self.where[old]
         self.where[block], self._blocks[slot] = slot, block
 
     def empty(self, slot: int) -> None:
-        """Free ``slot``: its block is not needed any more."""
+        """Make ``slot`` empty, because its block is not needed any more."""
         del self.where[self._blocks.pop(slot)]
         self._latest.pop(slot, None)
         self._free.append(slot)

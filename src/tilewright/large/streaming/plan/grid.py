@@ -1,4 +1,4 @@
-"""How a product is cut: C into tiles, k into steps, A and B into the blocks that a tile's step multiplies."""
+"""How a product is cut: C into tiles, k into steps, and A and B into the blocks that a step multiplies."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ....host.cached_property import cached_property
 
 
 class Tile(NamedTuple):
-    """A tile of C, by its row and column among the tiles."""
+    """A tile of C, identified by its row and column among the tiles."""
 
     i: int
     j: int
 
 
 class OperandBlock(NamedTuple):
-    """A block of an operand, ``"a"`` or ``"b"``, by its row and column among the operand's blocks."""
+    """A block of the operand ``"a"`` or ``"b"``, identified by its row and column among the operand's blocks."""
 
     operand: str
     row: int
@@ -28,13 +28,15 @@ class OperandBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """C[m×n] in tiles of bm×bn, which collect products of blocks of bm×bk of A and bk×bn of B; the last ones are smaller.
+    """Cuts C[m×n] into tiles of bm×bn, A into blocks of bm×bk, and B into blocks of bk×bn; the last ones may be smaller.
 
-    The kernel sums at most ``kc`` elements of k in registers before it adds the sum to C: it cuts k into ⌈k/kc⌉ parts whose
-    lengths differ by one at most, the longer ones first. A step of the grid is a whole number of these parts, and the
-    kernel cuts a step into the same parts. So every element of C is the same sum in the same order, whatever the grid:
-    its bits do not depend on the rates and the memory for which a grid is chosen. Where ``kc`` is 1, steps are ``bk`` long,
-    and the bits are the same only if all grids of a product have the same ``bk`` (``Room.step``).
+    The kernel sums at most ``kc`` elements of k in registers before it adds the sum to C. It cuts k into ⌈k/kc⌉ parts whose
+    lengths differ by at most one, with the longer ones first. A step of the grid is a whole number of these parts, and the
+    kernel cuts a step into the same parts. So every element of C is the same sum in the same order for every grid, and its
+    bits do not depend on the rates and the memory for which the grid was chosen.
+
+    If ``kc`` is 1, steps have the length ``bk``. Then the bits are the same only if all grids of a product have the same
+    ``bk`` (``Room.step``).
 
     >>> grid = Grid(1000, 1000, 1000, 400, 500, 1000)
     >>> grid.tiles, grid.steps, grid.rows(2)
@@ -54,28 +56,28 @@ class Grid:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Tiles of C, down and across; none where C has no elements, however many rows or columns."""
+        """The number of tiles down and across. There are none if C has no elements."""
         return (math.ceil(self.m / self.bm), math.ceil(self.n / self.bn)) if self.m and self.n else (0, 0)
 
     @property
     def steps(self) -> int:
-        """Steps of k for each tile."""
+        """The number of steps of k for each tile."""
         return math.ceil(part_count(self.k, self.kc) / self._parts_a_step) if self.k else 0
 
     def rows(self, i: int) -> slice:
-        """Rows of A and C that the tiles of row ``i`` cover."""
+        """Return the rows of A and C that belong to row ``i`` of tiles."""
         return slice(i * self.bm, min(self.m, (i + 1) * self.bm))
 
     def columns(self, j: int) -> slice:
-        """Columns of B and C that the tiles of column ``j`` cover."""
+        """Return the columns of B and C that belong to column ``j`` of tiles."""
         return slice(j * self.bn, min(self.n, (j + 1) * self.bn))
 
     def depth(self, p: int) -> slice:
-        """Columns of A and rows of B of step ``p``."""
+        """Return the columns of A and rows of B that belong to step ``p``."""
         return slice(self._edges[p], self._edges[p + 1])
 
     def depths(self) -> dict[int, int]:
-        """How many steps there are of each length, computed without a loop over all steps."""
+        """Return how many steps have each length, without a loop over all steps."""
         longer = self.k % part_count(self.k, self.kc) // self._parts_a_step  # steps of the longer parts alone
         marks = sorted({min(x, self.steps) for x in (0, longer, longer + 1, max(0, self.steps - 1), self.steps)})
         counts: dict[int, int] = {}
@@ -85,18 +87,18 @@ class Grid:
         return counts
 
     def where(self, block: OperandBlock) -> tuple[slice, slice]:
-        """Rows and columns of an operand that a block covers."""
+        """Return the rows and columns of an operand that a block contains."""
         if block.operand == "a":
             return self.rows(block.row), self.depth(block.column)
         return self.depth(block.row), self.columns(block.column)
 
     def elements(self, block: OperandBlock) -> int:
-        """Elements of a block."""
+        """Return the number of elements of a block."""
         rows, columns = self.where(block)
         return (rows.stop - rows.start) * (columns.stop - columns.start)
 
     def size(self, tile: Tile) -> tuple[int, int]:
-        """Rows and columns of a tile of C."""
+        """Return the number of rows and columns of a tile of C."""
         return min(self.bm, self.m - tile.i * self.bm), min(self.bn, self.n - tile.j * self.bn)
 
     @property
@@ -115,8 +117,10 @@ class Grid:
 
 
 def longest_step(k: int, most: int, kc: int) -> int:
-    """The length of the longest step, where k is cut into as few steps as possible. Steps have nearly equal numbers of
-    parts: ``most // kc`` at most, but at least one.
+    """Return the length of the longest step if k is cut into as few steps as possible.
+
+    A step has at most ``most // kc`` parts of ``kc`` elements, but at least one. The numbers of parts of all steps are
+    nearly equal.
 
     >>> longest_step(1030, 1024, kc=512), longest_step(1030, 100, kc=512), longest_step(1030, 10**6, kc=512)
     (687, 344, 1030)
@@ -127,12 +131,12 @@ def longest_step(k: int, most: int, kc: int) -> int:
 
 
 def part_count(k: int, kc: int) -> int:
-    """How many parts of at most ``kc`` elements the kernels cut k into; one where k is 0."""
+    """Return the number of parts of at most ``kc`` elements into which the kernels cut k. It is one if k is 0."""
     return max(1, math.ceil(k / kc))
 
 
 def part_edge(k: int, parts: int, number: int) -> int:
-    """Where part ``number`` of k begins, as the kernels cut it."""
+    """Return the element of k at which part ``number`` begins, as the kernels cut k."""
     return number * (k // parts) + min(number, k % parts)
 
 
@@ -140,20 +144,23 @@ def part_edge(k: int, parts: int, number: int) -> int:
 
 
 def by_rows(down: int, across: int) -> list[Tile]:
-    """Row by row, in alternating directions: a row begins with the blocks of B that the row before used last."""
+    """Return the tiles row by row, in alternating directions, so that a row begins with the blocks of B that the previous
+    row used last.
+    """
     return [Tile(i, j) for i in range(down) for j in (range(across) if i % 2 == 0 else reversed(range(across)))]
 
 
 def by_columns(down: int, across: int) -> list[Tile]:
-    """Tiles column by column."""
+    """Return the tiles column by column."""
     return [Tile(i, j) for j, i in by_rows(across, down)]
 
 
 def by_shells(down: int, across: int) -> list[Tile]:
-    """A growing square: when s rows of A and s columns of B are loaded, s² tiles are computed.
+    """Return the tiles in the order of a growing square: when s rows of A and s columns of B are loaded, s² tiles are
+    computed.
 
-    No order computes more tiles from the blocks loaded so far. So if every block is loaded once, none waits less at the
-    start.
+    No other order computes more tiles from the blocks that are loaded so far. So if every block is loaded once, this order
+    waits least at the start.
 
     >>> [tuple(tile) for tile in by_shells(2, 3)]
     [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)]
@@ -168,7 +175,7 @@ def by_shells(down: int, across: int) -> list[Tile]:
 
 
 def below_diagonal(tiles: Iterable[Tile]) -> list[Tile]:
-    """Those on and below the diagonal: the tiles that are computed of a C that equals its transpose, in square tiles.
+    """Return the tiles on and below the diagonal. If C is symmetric and its tiles are square, only these are computed.
 
     >>> [tuple(tile) for tile in below_diagonal(by_rows(2, 2))]
     [(0, 0), (1, 1), (1, 0)]

@@ -1,4 +1,4 @@
-"""Blocks from a disk that are cached in the host's memory, because they will be loaded again: the second tier."""
+"""Decides which blocks of files are cached in the host's memory, because they will be loaded again."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from .schedule import Load
 
 @dataclass(frozen=True)
 class HostCache:
-    """Slots of the host's memory by number of the load: ``hits`` find their block cached, ``fills`` cache theirs."""
+    """The slots of the host's cache by the number of a load. Loads in ``hits`` find their block in the cache, and loads in
+    ``fills`` store it there.
+    """
 
     hits: dict[int, int]
     fills: dict[int, int]
 
 
 def cache_blocks(loads: Sequence[Load], slots: int) -> HostCache:
-    """The cache with the most hits that ``slots`` slots allow: a block is cached if a slot is free, or if its next load
-    precedes that of a cached block, which is evicted."""
+    """Return the cache contents that give the most hits with ``slots`` slots.
+
+    A block is cached if a slot is free, or if it will be loaded again earlier than a cached block, which is then evicted.
+    """
     hits: dict[int, int] = {}
     fills: dict[int, int] = {}
     cached = Slots(slots)

@@ -1,4 +1,6 @@
-"""The kernel that multiplies the blocks of a product larger than a memory: one that can add to C, within a precision."""
+"""Chooses the kernel that multiplies the blocks of a product larger than a memory. It must be able to add to C, and to keep
+the precision.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _PARTED = {"standard": SPLIT, "fast": ROUNDED}
 
 
 def result_words(result: str) -> tuple[str, ...]:
-    """The words of precision among which a number chooses, for C of a dtype, the cheapest first.
+    """Return the values of ``precision`` among which a number chooses, for C of a dtype, the cheapest first.
 
     >>> result_words("float32"), result_words("complex64"), result_words("int8")
     (('fast', 'standard', 'highest'), ('standard', 'highest'), ('standard',))
@@ -28,8 +30,9 @@ def result_words(result: str) -> tuple[str, ...]:
 
 
 def dtype_in_blocks(dtype: str, precision: str | float) -> str:
-    """The dtype in which blocks of a product of ``dtype`` are multiplied: with "highest" the widest. Of float16, bfloat16
-    and bool no kernel adds products to C, so these are float32, as in ``matmul``.
+    """Return the dtype in which blocks of a product of ``dtype`` are multiplied. With "highest" it is the widest one.
+
+    For float16, bfloat16 and bool it is float32, as in ``matmul``, because no kernel for these dtypes adds to C.
 
     >>> dtype_in_blocks("float32", "highest"), dtype_in_blocks("float32", "ieee"), dtype_in_blocks("bool", "standard")
     ('float64', 'float32', 'float32')
@@ -41,13 +44,13 @@ def dtype_in_blocks(dtype: str, precision: str | float) -> str:
 def choose_streamed(
     dtype: str, m: int, n: int, k: int, *, capability: str, sms: int, gpu: str = "", precision: str = "standard"
 ) -> Choice[CudaKernel]:
-    """The kernel for blocks of C[m×n] = A[m×k]·B[k×n] on the GPU named ``gpu``, of that compute capability and with ``sms``
-    multiprocessors.
+    """Return the kernel for blocks of C[m×n] = A[m×k]·B[k×n] on the GPU ``gpu``, which has this compute capability and
+    ``sms`` multiprocessors.
 
-    float32 is computed from float16 parts where the GPU has a kernel for these and the product is large enough: with
-    ``precision`` "standard" from two for each number, with "fast" from one, with "ieee" from none. With "highest" it is
-    computed in float64. Everything else is multiplied by the highest rung that can add to C. The choice depends on the shape
-    of the product and the GPU alone. Raises DTypeError where no kernel is for the dtype.
+    float32 is computed from float16 parts if the GPU has a kernel for them and the product is large enough: with
+    ``precision`` "standard" from two parts for each number, with "fast" from one, and with "ieee" never. With "highest" it
+    is computed in float64. Everything else is multiplied by the last kernel of the ladder that can add to C. The choice
+    depends only on the shape of the product and the GPU. Raises DTypeError if there is no kernel for the dtype.
 
     >>> choose_streamed("float32", 4096, 4096, 4096, capability="9.0", sms=132).compute
     'float16x2'
@@ -74,11 +77,12 @@ def choose_within(
     k: int,
     choose: Callable[[str], tuple[Choice[AnyKernel], int]],
 ) -> Choice[AnyKernel]:
-    """The choice for a word of ``precision``, or the cheapest one whose bound is at most the number ``precision``.
+    """Return the choice for a word of ``precision``, or the cheapest choice whose bound is at most the number
+    ``precision``.
 
     ``choose(word)`` returns the choice for a word, and the longest part of k that it sums before it adds to C. The bound is
-    that of the whole product (``bounds.blocks_bound``): of operands of the dtypes ``stored`` whose product is stored as
-    ``result``. Raises UsageError for a number that no choice keeps.
+    that of the whole product, for operands with the dtypes ``stored`` and a C with the dtype ``result`` (``blocks_bound``).
+    Raises UsageError if no choice has a bound as small as the number.
     """
     if isinstance(precision, str):
         return choose(precision)[0]
@@ -96,7 +100,8 @@ def choose_within(
 
 
 def word_of_choice(compute: str, result: str) -> str:
-    """The least word of ``precision`` whose promise blocks keep that are multiplied in ``compute``, for C of ``result``.
+    """Return the cheapest word of ``precision`` whose promise is kept by blocks that are multiplied in ``compute``, for C
+    of ``result``.
 
     >>> word_of_choice("float16x1", "float32"), word_of_choice("float64", "float32"), word_of_choice("float64", "float64")
     ('fast', 'highest', 'standard')

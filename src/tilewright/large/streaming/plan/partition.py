@@ -1,4 +1,4 @@
-"""Divides the tiles of C among several places (GPUs or workers); used by the planning of streams and clusters."""
+"""Divides the tiles of C among several places, which are GPUs or workers of a cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _rectangles(down: int, across: int, count: int) -> tuple[int, int]:
 
 
 def strips(down: int, across: int, count: int) -> tuple[int, int]:  # noqa: ARG001
-    """Regions of whole rows of tiles, the simplest way; every place needs all of B."""
+    """Divide the tiles into whole rows of tiles. This is the simplest way, but every place needs all of B."""
     return count, 1
 
 
@@ -26,7 +26,7 @@ PARTITIONS = {"rectangles": _rectangles, "strips": strips}
 
 
 def stated_regions(partition: str) -> tuple[int, int] | None:
-    """Regions down and across of a partition that states both; None for one that has a name.
+    """Return the numbers of regions down and across that a partition such as "2x3" states, or None for a named partition.
 
     >>> stated_regions("2x3"), stated_regions("strips")
     ((2, 3), None)
@@ -36,14 +36,15 @@ def stated_regions(partition: str) -> tuple[int, int] | None:
 
 
 def regions_of(partition: str, down: int, across: int, count: int) -> tuple[int, int]:
-    """Regions down and across, for so many tiles and places."""
+    """Return the best numbers of regions down and across, for these numbers of tiles and places."""
     return stated_regions(partition) or PARTITIONS[partition](down, across, count)
 
 
 def tiles_of_regions(
     down: int, across: int, count: int, order: str = "shells", partition: str = "rectangles"
 ) -> list[list[Tile]]:
-    """The tiles of C in ``count`` regions, by one of the PARTITIONS or as stated ("2x3"), each region in one of the ORDERS.
+    """Divide the tiles of C into ``count`` regions, by one of the PARTITIONS or as stated ("2x3"). Each region is in one of
+    the ORDERS.
 
     >>> [len(region) for region in tiles_of_regions(8, 8, 4)], tiles_of_regions(2, 2, 4)[3]
     ([16, 16, 16, 16], [Tile(i=1, j=1)])
@@ -61,8 +62,10 @@ def tiles_of_regions(
 
 
 def places_per_block(regions: Sequence[Sequence[Tile]], peers: bool = True) -> dict[str, float]:
-    """The average number of places that need a block of A, and of B: with ``peers``, one of them reads it for all. Without
-    ``peers`` each place reads its own copy: 1.
+    """Return the average number of places that share one read of a block of A, and of a block of B.
+
+    With ``peers``, one of the places that need a block reads it for all of them. Without ``peers`` every place reads its
+    own copy, and the number is 1.
 
     >>> places_per_block(tiles_of_regions(4, 4, 4)), places_per_block(tiles_of_regions(4, 4, 4, partition="strips"))
     ({'a': 2.0, 'b': 2.0}, {'a': 1.0, 'b': 4.0})

@@ -1,4 +1,4 @@
-"""The plan of a product in blocks: how it is cut and copied, and the predicted time."""
+"""The plan of a product in blocks: how it is cut, how its blocks are copied, and the predicted time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .schedule import Schedule
 
 @dataclass(frozen=True, repr=False)
 class StreamPlan(Plan):
-    """How a product is cut and copied, and the predicted time; ``print`` shows all of it.
+    """How a product is cut, how its blocks are copied, and the predicted time. ``print`` shows all of it.
 
     Attributes
     ----------
@@ -38,23 +38,24 @@ class StreamPlan(Plan):
     order : str
         The order of the tiles.
     slots : Slots
-        The blocks that fit where they are multiplied.
+        The numbers of blocks of A, blocks of B and tiles of C that fit in the memory where they are multiplied.
     host_slots : int
-        The blocks that fit into the host's memory.
+        The number of blocks that are cached in the host's memory.
     regions : tuple of tuples of tiles
-        The tiles of each place that computes.
+        The tiles that each device computes first.
     cost : Cost
-        Bytes and seconds of the longest region.
+        The bytes and seconds of the region that takes longest.
     rates : Rates
         The rates from which the time is predicted.
     room : Room
-        The memory that there is.
+        The memory within which the blocks must fit.
     alone_s : float or None
-        The predicted seconds of one place, where there are several.
+        The predicted seconds with one device, if the plan uses several.
     layers : tuple of two int
-        Layers of k, and the workers that share them; then ``cost`` is that of one worker.
+        The number of layers of k, and the number of workers that share them. ``cost`` is that of one worker.
     gram, triangle : bool
-        Whether C is known to equal its transpose; and whether only one triangle is computed, and copied.
+        ``gram``: whether C is known to be symmetric. ``triangle``: whether only one triangle is computed and then
+        copied to the other.
     """
 
     grid: Grid
@@ -89,8 +90,11 @@ class StreamPlan(Plan):
         result: str,
         gram: bool = False,
     ) -> StreamPlan:
-        """The same plan with its kernel, ``devices`` and dtypes; one device computes each region, the first devices first.
-        ``workers`` is a line about those of a cluster, to which the devices belong."""
+        """Return the same plan with its kernel, ``devices`` and dtypes. Each region is computed by one device, in the order
+        of ``devices``.
+
+        ``workers`` is a line of text about the cluster whose workers have these devices.
+        """
         named = replace(self, choice=choice, devices=tuple(devices), workers=workers)
         return replace(named, stored=tuple(stored), result=result, gram=gram)
 
@@ -102,13 +106,13 @@ class StreamPlan(Plan):
 
     @property
     def every_tile(self) -> list[Tile]:
-        """The tiles of which C consists, those of earlier runs included; of a triangle those that are computed."""
+        """All tiles of C that this product computes, including those that earlier runs have finished."""
         tiles = ORDERS["rows"](*self.grid.tiles)
         return below_diagonal(tiles) if self.triangle else tiles
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element of the blocks."""
+        """The bytes of an element of the blocks."""
         return itemsize_of(self.dtype)
 
     @property
@@ -122,42 +126,42 @@ class StreamPlan(Plan):
 
     @property
     def tiles(self) -> tuple[Tile, ...]:
-        """All tiles to be computed."""
+        """All tiles that are still to be computed."""
         return tuple(tile for region in self.regions for tile in region)
 
     def schedule(self) -> Schedule:
-        """The steps of one place that computes all tiles."""
+        """The schedule of one place that computes all tiles."""
         return Schedule.of(self.grid, self.slots, self.tiles)
 
     def host_cache(self, schedule: Schedule) -> HostCache:
-        """Which blocks the host caches while ``schedule`` runs."""
+        """Return which blocks the host caches while ``schedule`` runs."""
         return cache_blocks(schedule.loads, self.host_slots)
 
     @property
     def place_bytes(self) -> int:
-        """Bytes of memory that blocks and tiles take where they are multiplied."""
+        """The bytes that blocks and tiles take in the memory where they are multiplied."""
         return place_elements(self.grid, self.slots, self.room.planes) * self.itemsize
 
     @property
     def host_bytes(self) -> int:
-        """Bytes of the host's memory that cached blocks take."""
+        """The bytes that cached blocks take in the host's memory."""
         return self.host_slots * block_elements(self.grid) * self.itemsize
 
     @property
     def moved_bytes(self) -> list[int]:
-        """Bytes copied into and out of each place, if it computes its own region and no tiles of others."""
+        """The bytes that are copied into and out of each place, if every place computes only its own region."""
         if len(self.regions) == 1:
             return [self.cost.in_bytes + self.cost.out_bytes] * self.layers[1]
         return [self._moved(region) * self.itemsize for region in self.regions]
 
     @property
     def sharers(self) -> dict[str, float]:
-        """By operand, the average number of places that share one read of a block."""
+        """The average number of places that share one read of a block, for each operand."""
         return places_per_block(self.regions, self.rates.peers)
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of A and B that all places read."""
+        """The bytes of A and B that all places read."""
         if len(self.regions) == 1:
             return self.cost.read_bytes
         shared = self.sharers
@@ -166,20 +170,25 @@ class StreamPlan(Plan):
 
     @property
     def out_bytes(self) -> int:
-        """Bytes of the tiles of C."""
+        """The bytes of the tiles of C."""
         copied = [tile for tile in self.tiles if self.triangle and tile.i != tile.j]
         return (_area(self.grid, self.tiles) + _area(self.grid, copied)) * self.itemsize
 
     @property
     def least_bytes(self) -> int:
-        """The fewest bytes copied into and out of the memories where blocks are multiplied, by the I/O lower bound."""
+        """The minimum of bytes that must be copied into and out of the memories where blocks are multiplied, by the I/O
+        lower bound.
+        """
         room = self.room.for_blocks(self.grid) // self.itemsize
         return sum(_least(self.grid, region, room) for region in self.regions) * self.itemsize
 
     @property
     def least_read_bytes(self) -> int:
-        """The fewest bytes of A and B that must be read, for a memory as large as the place's and the host's together, or as
-        that of all peers."""
+        """The minimum of bytes of A and B that must be read.
+
+        It holds for a memory as large as that of the place and the host's cache together, or as that of all GPUs that copy
+        blocks from each other.
+        """
         if len(self.regions) > 1 and self.rates.peers:
             room = len(self.regions) * self.room.place // self.itemsize
             return _least(self.grid, self.tiles, room) * self.itemsize - self.out_bytes
@@ -188,7 +197,7 @@ class StreamPlan(Plan):
 
     @cached_property
     def comes_once(self) -> bool:
-        """Whether the place of the longest region loads no block twice."""
+        """Whether the place with the largest region loads no block twice."""
         region = max(self.regions, key=lambda region: _area(self.grid, region))
         rows, columns = _sides(self.grid, region)
         return self.cost.in_bytes == (rows + columns) * self.grid.k * self.itemsize
@@ -202,7 +211,7 @@ class StreamPlan(Plan):
 
     @property
     def error_bound(self) -> float:
-        """What no element's error exceeds, relative to |A||B|, where nothing overflows or underflows."""
+        """The bound of the error of every element, relative to |A||B|, if nothing overflows or underflows."""
         return blocks_bound(self.stored, self.result, self.compute, self.grid.k, self._part_of_k)
 
     @property
@@ -211,7 +220,7 @@ class StreamPlan(Plan):
 
     @property
     def all_rows(self) -> Rows:
-        """The kernel, and ``rows``, as long as anything is left to do."""
+        """The lines of text that show the plan: the kernel and, if there is anything left to compute, ``rows``."""
         done = not self.tiles and self.grid.m and self.grid.n
         return [("nothing is left to do", "")] if done else super().all_rows
 
@@ -377,14 +386,15 @@ def _least(grid: Grid, tiles: Sequence[Tile], room: int) -> int:
 
 
 def least_elements(m: int, n: int, k: int, room: int) -> int:
-    """Elements that pass between a small memory of ``room`` elements and a large one at least, for C[m×n] = A[m×k]·B[k×n]
-    by mnk multiply-adds in any order.
+    """Return the minimum number of elements that must be moved between a small memory of ``room`` elements and a large one,
+    for C[m×n] = A[m×k]·B[k×n] with mnk multiply-adds in any order.
 
-    The argument is that of Hong and Kung (STOC 1981) and of Smith, Lowery, Langou and van de Geijn (arXiv:1702.02017), with
-    segments of equal work instead of equal I/O. The multiply-adds are cut, in their order, into segments of equal size. One
-    uses ``_elements_of_segment`` elements of A, B and C, and at most ``room`` of them are in the small memory when it
-    begins. An element of C that is new there was loaded, or its sum begins there and is stored later. One segment gives each
-    element once. Many give about 2·mnk/√room + room, which exceeds the bound of Smith et al., 2·mnk/√room − 2·room.
+    The proof follows Hong and Kung (STOC 1981) and Smith, Lowery, Langou and van de Geijn (arXiv:1702.02017), but with
+    segments of equal work instead of equal I/O. The multiply-adds, in their order, are cut into segments of equal size. A
+    segment uses at least ``_elements_of_segment`` elements of A, B and C, and at most ``room`` of them are in the small
+    memory when the segment begins. An element of C that is new in the small memory was loaded, or its sum begins there and
+    is stored later. With one segment, each element is moved once. With many segments the bound is about 2·mnk/√room + room,
+    which is larger than the bound of Smith et al., 2·mnk/√room − 2·room.
 
     >>> least_elements(100, 100, 100, room=10**6), least_elements(1000, 1000, 1000, room=10000)
     (30000, 20010000)
@@ -420,9 +430,10 @@ def _elements_of_segment(m: int, n: int, k: int, work: int) -> float:
 
 
 def least_side(flops: float, bytes_per_s: float, itemsize: int) -> int:
-    """The least side b* of square tiles of C whose computation takes as long as their copies: s·R/BW.
+    """Return the side b* of square tiles of C for which computing takes as long as copying: s·R/BW.
 
-    A step of a b×b tile takes 2·b² operations, and 2·b elements, for each unit of k.
+    For each unit of k, a step of a b×b tile takes 2·b² operations and copies 2·b elements of s bytes. R and BW are
+    operations and bytes a second.
 
     >>> least_side(50e12, 55e9, 4)
     3637

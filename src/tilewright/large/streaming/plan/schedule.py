@@ -1,15 +1,15 @@
-"""The schedule of one place: loads, multiplications and stores, their order, and which of them wait for which.
+"""The schedule of one place: the order of its loads, multiplications and stores, and which of them wait for which.
 
-Each slot holds one block of A or of B, or one tile of C. Loads, multiplications and stores are three lists that are worked
-through at the same time, each in order:
+A slot is memory for one block of A, one block of B, or one tile of C. Loads, multiplications and stores are three lists
+that are processed at the same time, each in order:
 
     loads      a block into a slot, after the last multiplication that reads the slot's previous block
     multiplies a step of a tile, after both its blocks are loaded and the previous tile in its slot of C is stored
     stores     a tile of C, after its last step
 
-A block replaces the one whose next use is farthest (``eviction``); next uses follow from the order of the tiles. Slots that
-the previous step used are excluded: a load into one could not begin before that multiplication ends. With this exclusion, no
-choice of slots loads fewer blocks.
+A new block replaces the block whose next use is farthest in the future (``eviction``). Next uses are known from the order
+of the tiles. Slots that the previous step used are excluded, because a load into such a slot could not begin before that
+multiplication ends. With this exclusion, no choice of slots loads fewer blocks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RECENT = 1
 
 
 class Load(NamedTuple):
-    """Copy ``block`` to ``slot`` of its operand, after multiplication number ``after_multiply`` (−1: at once)."""
+    """The copy of ``block`` to ``slot``. It waits for multiplication number ``after_multiply`` (−1: it does not wait)."""
 
     number: int
     block: OperandBlock
@@ -37,9 +37,11 @@ class Load(NamedTuple):
 
 
 class Multiply(NamedTuple):
-    """Step ``p`` of ``tile``: slots ``a`` times ``b`` into slot ``c``, added to the sum there unless it is the first step.
+    """Step ``p`` of ``tile``: the product of the blocks in slots ``a`` and ``b`` is added to the tile in slot ``c``, or
+    written to it in the first step.
 
-    ``needs`` are the numbers of two loads; the first step of a tile also waits for store number ``after_store`` (−1: none).
+    ``needs`` are the numbers of the two loads that it waits for. The first step of a tile also waits for store number
+    ``after_store`` (−1: none).
     """
 
     number: int
@@ -53,12 +55,12 @@ class Multiply(NamedTuple):
 
     @property
     def first(self) -> bool:
-        """Whether it is the first step of its tile: then C is written, not added to."""
+        """Whether this is the first step of its tile, which writes C instead of adding to it."""
         return self.p == 0
 
 
 class Store(NamedTuple):
-    """Copy ``tile`` from slot ``c`` to where the result goes, after multiplication number ``after_multiply``."""
+    """The copy of ``tile`` from slot ``c`` to the result. It waits for multiplication number ``after_multiply``."""
 
     number: int
     tile: Tile
@@ -73,9 +75,9 @@ _NextTiles = dict[int, list[int]]
 
 @dataclass
 class Schedule:
-    """The three lists for one place, to which ``add`` appends tile by tile.
+    """The three lists for one place. ``add`` appends the entries of one tile.
 
-    ``slots`` are the blocks of A, blocks of B and tiles of C that fit, at least 1 of each.
+    ``slots`` are the numbers of blocks of A, blocks of B and tiles of C that fit in memory, each at least 1.
     """
 
     grid: Grid
@@ -91,7 +93,7 @@ class Schedule:
 
     @classmethod
     def of(cls, grid: Grid, slots: tuple[int, int, int], tiles: Sequence[Tile]) -> Schedule:
-        """The schedule of all these tiles, in this order."""
+        """Return the schedule of these tiles, in this order."""
         schedule = cls(grid, slots)
         schedule._plan(tiles)
         for tile in tiles:
@@ -99,7 +101,7 @@ class Schedule:
         return schedule
 
     def add(self, tile: Tile, later: Iterable[Tile] = ()) -> None:
-        """Append the steps of ``tile``; ``later`` are the tiles that will follow, as far as is known."""
+        """Append the loads, steps and store of ``tile``. ``later`` are the tiles that will follow, if they are known."""
         self._plan([tile, *later])
         self._append(tile)
 

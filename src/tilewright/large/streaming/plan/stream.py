@@ -1,9 +1,9 @@
 """Chooses the plan of a product that is larger than the memory where it is computed, before anything runs.
 
-C stays, A and B stream: a tile of C accumulates its products over all of k where it is computed, while the blocks of the
-next step are copied in and the previous tile is copied out. The best cut, order and numbers of slots are found by trial: the
-model in ``cost`` predicts the time of each candidate's schedule, the most promising first. Each of several places computes a
-region of the tiles; places that the model does not predict to pay are not used.
+A tile of C stays in memory until it is summed over all of k. Meanwhile the blocks of A and B for the next step are copied
+in, and the previous tile is copied out. The best cut, order and numbers of blocks in memory are found by trial: the model
+in ``cost`` predicts the time of each candidate, with the most promising candidates first. If there are several places, each
+computes a region of the tiles. More places are used only if the model predicts that this is faster.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ TYPICAL_BYTES, TYPICAL_BYTES_OF_PARTS = 16 << 30, 64 << 30
 
 
 def plan_stream(problem: Problem, room: Room, rates: Rates, most: int = 1, partition: str = "rectangles") -> StreamPlan:
-    """The cut, order and slots that the model times best for a product, on as many of ``most`` places as pay.
+    """Return the plan with the shortest predicted time, on as many of ``most`` places as are useful.
 
-    ``room`` is that of each place, ``partition`` how C is shared among them; if it states the regions, all places are used.
-    Of a problem with a ``symmetry``, which has m = n, one place computes the tiles of one triangle.
-    Raises MemoryLimitError where not even the smallest blocks fit, and where blocks that fit are so small that a plan would
-    have more than MOST_PLANNED steps.
+    ``room`` is the memory of each place. ``partition`` says how C is divided among the places; if it states the numbers of
+    regions, all places are used. If the problem has a ``symmetry``, so that m = n, one place computes the tiles of one
+    triangle. Raises MemoryLimitError if even the smallest blocks do not fit, or if blocks that fit are so small that the
+    plan would have more than MOST_PLANNED steps.
     """
     m, n, k, itemsize = problem.m, problem.n, problem.k, problem.itemsize
     all_cuts: list[Grid] = []
@@ -115,11 +115,11 @@ def plan_stream(problem: Problem, room: Room, rates: Rates, most: int = 1, parti
 
 @functools.lru_cache(maxsize=64)  # a search, for each plan of the same product
 def typical_step(problem: Problem, *, grain: int, limit: int | None, planes: int = 0) -> int:
-    """The step of k that is best on a typical GPU, for a kernel that sums a step in registers and then adds it to C.
+    """Return the step of k that is best on a typical GPU, for a kernel that sums a step in registers and then adds it to C.
 
-    It depends on nothing that is measured, so the same product under the same ``limit`` of memory always has the same bits.
-    By the model, plans with this step take up to 7 % longer than plans with a free one; where a disk or a limit of 64 MiB
-    decides, up to 33 %. Raises MemoryLimitError as ``plan_stream``.
+    The step does not depend on measurements. So the same product under the same memory ``limit`` always has the same bits.
+    In the model, plans with this step take up to 7 % longer than plans with any step; if a disk or a limit of 64 MiB is the
+    bottleneck, up to 33 % longer. Raises MemoryLimitError as ``plan_stream`` does.
     """
     free, rates = (TYPICAL_BYTES_OF_PARTS, TYPICAL_OF_PARTS[planes]) if planes else (TYPICAL_BYTES, TYPICAL)
     room = Room(free if limit is None else limit, grain=grain, planes=planes)
@@ -137,7 +137,9 @@ def plan_again(
     partition: str = "rectangles",
     triangle: bool = False,
 ) -> StreamPlan:
-    """A plan for the tiles that are left of a product that was begun with this ``grid``; of a ``triangle`` one place."""
+    """Return a plan for the unfinished tiles of a product that was begun with this ``grid``. A ``triangle`` is computed by
+    one place.
+    """
     itemsize = itemsize_of(dtype)
     slots = shares(grid, room, itemsize)
     if not slots:
@@ -165,7 +167,7 @@ def plan_again(
 
 
 def plan_nothing(problem: Problem, room: Room) -> StreamPlan:
-    """The plan for a result that is complete: no tile is computed, and no rate matters."""
+    """Return the plan for a result that is complete already: it computes no tile."""
     m, n, k = problem.m, problem.n, problem.k
     grid, idle = Grid(m, n, k, max(1, m), max(1, n), max(1, k)), Rates(math.inf, math.inf, math.inf)
     return StreamPlan(

@@ -1,1 +1,1 @@
-"""A plan carried out: executor, several GPUs, journal, results."""
+"""Executes a plan: the executor, several GPUs, the journal and the result."""

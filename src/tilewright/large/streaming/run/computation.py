@@ -1,7 +1,7 @@
-"""Computes a planned product, in all places of this process or on the workers of a cluster, and counts what is done.
+"""Computes a planned product on the devices of this process or on the workers of a cluster, and counts what is done.
 
-What it has read and multiplied so far is counted. Finished tiles become durable on a thread of their own: storing the next
-one does not wait for the disk.
+It counts the bytes that were read and the operations that were done. A separate thread flushes finished tiles to the disk,
+so that storing the next tile does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from .executor import execute, execute_on_all
 
 
 class SharedCounter:
-    """A sum to which several threads add; their ``tell`` is called by one thread at a time."""
+    """A sum to which several threads add."""
 
     def __init__(self) -> None:
         self.count, self._lock = 0, threading.Lock()
 
     def add(self, more: int, tell: Callable[[int], None] = lambda count: None) -> None:
-        """Add ``more`` to the sum, and pass the sum to ``tell``."""
+        """Add ``more`` to the sum, and call ``tell`` with the sum. Only one thread at a time calls it."""
         with self._lock:
             self.count += more
             tell(self.count)
 
     def take(self) -> int:
-        """The sum, which begins anew at 0."""
+        """Return the sum, and set it to 0."""
         with self._lock:
             count, self.count = self.count, 0
         return count
 
 
 class CountedSource:
-    """A source that passes the bytes of each read to ``tell``, in the dtype in which they are stored."""
+    """A source that calls ``tell`` with the number of bytes of each read, in the dtype of the file."""
 
     def __init__(self, source: Source, tell: Callable[[int], None]) -> None:
         self._source, self._tell = source, tell
@@ -65,20 +65,20 @@ class CountedSource:
         return getattr(self._source, name)
 
     def read(self, rows: slice, columns: slice, out: np.ndarray[Any, Any]) -> None:
-        """Read from the source, and count the bytes."""
+        """Read a rectangle from the source, and count its bytes."""
         self._source.read(rows, columns, out)
         self._tell(out.size * self._source.dtype.itemsize)
 
 
 class CountedPlace:
-    """A place that passes the operations of each multiplication to ``tell``, as soon as it is submitted."""
+    """A place that calls ``tell`` with the number of operations of each multiplication when it is submitted."""
 
     def __init__(self, place: Place, grid: Grid, tell: Callable[[int], None]) -> None:
         self._place, self._grid, self._tell = place, grid, tell
         self.load, self.store, self.close = place.load, place.store, place.close
 
     def multiply(self, step: Multiply, needs: tuple[Token, Token], after: Token) -> Token:
-        """Multiply in the place, and count the operations."""
+        """Submit a multiplication to the place, and count its operations."""
         token = self._place.multiply(step, needs, after)
         depth = self._grid.depth(step.p)
         self._tell(2 * math.prod(self._grid.size(step.tile)) * (depth.stop - depth.start))
@@ -89,10 +89,10 @@ class CountedPlace:
 
 
 class TileFlusher:
-    """A thread that calls ``flush``, and then ``note(tile)`` for each tile that was stored before that flush.
+    """A thread that calls ``flush``, and then ``note(tile)`` for each tile that was stored before this flush began.
 
-    On a slow disk one flush serves all the tiles that were stored during the previous flush. An error is passed to
-    ``failed`` at once, and raised by the next call of ``stored``, or by ``close``.
+    If the disk is slow, one flush covers all tiles that were stored during the previous flush. An error is passed to
+    ``failed`` at once, and raised by the next call of ``stored`` or by ``close``.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class TileFlusher:
         self._thread.start()
 
     def stored(self, tile: Tile) -> None:
-        """Call this when a tile was stored: it will be noted when it is on the disk."""
+        """Tell the thread that a tile was stored. The thread notes the tile when it is on the disk."""
         if self._error is not None:
             raise self._error
         self._waiting.put(tile)
 
     def close(self) -> None:
-        """Wait until every tile that was stored is noted. Raises the error of the thread."""
+        """Wait until every stored tile is noted. Raises the error of the thread."""
         self._waiting.put(None)
         self._thread.join()
         if self._error is not None:
@@ -147,7 +147,7 @@ class TileFlusher:
 
 @dataclass(frozen=True)
 class Product:
-    """The operands as they were given, and the dtype of C. The choice of a placement says in which one blocks are."""
+    """The operands as the caller gave them, and the dtype of C. The dtype of blocks is part of the chosen placement."""
 
     a: Source
     b: Source
@@ -165,22 +165,24 @@ class Product:
 
     @property
     def extents(self) -> tuple[ArrayShape, ArrayShape]:
-        """The sizes of the axes of C that are its rows, and of those that are its columns."""
+        """The sizes of the axes of C that are its rows, and the sizes of those that are its columns."""
         return product_extents(self.a, self.b)
 
     @property
     def result_shape(self) -> ArrayShape:
-        """The shape of the array that C is."""
+        """The shape of C as an array."""
         return joined(self.extents)
 
     @cached_property
     def is_gram(self) -> bool:
-        """Whether C is known to equal its transpose: B is Aᵀ, of the same file or memory."""
+        """Whether C is known to be symmetric, because B is Aᵀ in the same file or memory."""
         (m, n, k) = self.shape
         return m == n and min(m, k) > 0 and is_transpose(self.a, self.b)
 
     def facts(self, placed: Placed, target: Any) -> dict[str, str]:
-        """What the bits of the result's file depend on, by name: the operands' contents, and what multiplies them."""
+        """Return, by name, everything that can change the bits of the result's file: the operands' contents, and the
+        kernel.
+        """
         return {
             "a": self.a.fingerprint(),
             "b": self.b.fingerprint(),
@@ -192,36 +194,38 @@ class Product:
 
 
 class Placed(Protocol):
-    """Where a product is computed; what ``places.Placement`` says of this process, and a cluster of its workers."""
+    """The devices and the kernel that compute a product. ``places.Placement`` is that of this process; a cluster of workers
+    has its own.
+    """
 
     @property
     def choice(self) -> Choice[Any]:
-        """The kernel, and why."""
+        """The kernel, and why it was chosen."""
         ...
 
     @property
     def kernel_fact(self) -> str:
-        """What the bits of a product depend on, beside its operands."""
+        """A text with everything about the kernel that can change the bits of a product."""
         ...
 
     @property
     def triangle(self) -> bool:
-        """Whether one triangle of a C that equals its transpose is computed, and copied."""
+        """Whether only one triangle of a symmetric C is computed and then copied."""
         ...
 
     @property
     def room(self) -> Room:
-        """What the blocks of each place must fit."""
+        """The memory within which the blocks of each place must fit."""
         ...
 
     @property
     def names(self) -> list[str]:
-        """The places, as text."""
+        """The devices, as text."""
         ...
 
     @property
     def summary(self) -> str:
-        """A line about the workers of a cluster."""
+        """A line of text about the workers of a cluster."""
         ...
 
     @property
@@ -231,21 +235,21 @@ class Placed(Protocol):
 
     @property
     def threads(self) -> int:
-        """Threads on the CPU."""
+        """The number of threads on the CPU."""
         ...
 
     @property
     def memory(self) -> int:
-        """Bytes of the host's memory that may be used."""
+        """The bytes of the host's memory that may be used."""
         ...
 
     def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:
-        """The rates of a place."""
+        """Return the measured rates of one device."""
         ...
 
 
 class Computation(Protocol):
-    """Computes all tiles of a job's plan, and has them written to its sink."""
+    """A function that computes all tiles of a job's plan and writes them to a sink."""
 
     def __call__(self, product: Product, plan: StreamPlan, sink: Sink, callbacks: Callbacks, events: Events) -> None:
         """Raises the first error when all of its threads have stopped; what was finished until then is kept."""
@@ -253,8 +257,11 @@ class Computation(Protocol):
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What a computation tells its job: operations as they are done, each tile when it is finished, and how many bytes of
-    operands which place read. ``durable``: a tile is finished when it is on the disk."""
+    """The functions that a computation calls to report to its job: the operations that are done, each finished tile, and
+    the bytes that a device has read.
+
+    With ``durable`` a tile counts as finished when it is on the disk.
+    """
 
     multiplied: Callable[[int], None]
     finished: Callable[[Tile], None]
@@ -265,7 +272,7 @@ class Callbacks:
 def compute_here(
     placement: Placement, product: Product, plan: StreamPlan, sink: Sink, callbacks: Callbacks, events: Events
 ) -> None:
-    """The computation of a product in this process, in all places of its placement."""
+    """Return the function that computes a product in this process, on all devices of its placement."""
     a, b = (CountedSource(source, lambda nbytes: callbacks.read(nbytes, "")) for source in product.sources)
     with contextlib.ExitStack() as stack:
         flusher = TileFlusher(sink.flush, callbacks.finished) if callbacks.durable else None

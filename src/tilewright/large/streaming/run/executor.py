@@ -1,17 +1,18 @@
-"""Runs a schedule in a place: loads, multiplications and stores at the same time, each list on a thread of its own and in
-order, with the waits that the schedule states. Of several places each starts with its own region of C; one that finishes
-early takes tiles of the others.
+"""Runs a schedule in a place. Loads, multiplications and stores run at the same time, each list in order on its own thread,
+and wait for each other as the schedule states. If there are several places, each starts with its own region of C, and one
+that finishes early takes tiles of others.
 
-The states of a tile, and what moves it there; it never goes back:
+A tile passes through these states, and never goes back:
 
-    left       at first, in the list of its region's place
-    claimed    ``Queue.take``, for the place whose executor asks: AHEAD of the tile that this place computes
-    scheduled  ``RunningSchedule.add``, on the thread that claimed: its entries are at the ends of the schedule's three lists
-    stored     the thread of the stores, which calls ``stored``
+    left       at first: the tile is in the list of the place that has its region
+    claimed    after ``Queue.take`` has given the tile to a place, AHEAD tiles before this place computes it
+    scheduled  after ``RunningSchedule.add`` has appended the tile's entries to the three lists of the schedule
+    stored     after the thread of the stores has written the tile to the result; it then calls ``stored``
 
-An entry of the schedule is *added* with its tile. The thread of its list takes it when all earlier entries of the list are
-submitted, waits until those that it names (``after_multiply``, ``needs``, ``after_store``) are submitted too, and submits it
-to the place with their tokens: then it is *submitted*, and its own token is stored. The place waits for the work itself.
+An entry of the schedule is *added* with its tile. The thread of its list takes the entry when all earlier entries of the
+list are submitted. It waits until the entries named in ``after_multiply``, ``needs`` and ``after_store`` are submitted too,
+and then submits the entry to the place with their tokens. Now the entry is *submitted*, and its own token is stored. The
+place itself waits until the work of the tokens is done.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ class _Ended(Exception):  # noqa: N818  # no error: it ends a thread
 
 
 class RunningSchedule:
-    """A schedule that runs in a place, and to which tiles are added until ``end`` is called.
+    """A schedule that runs in a place, and to which tiles can be added until ``end`` is called.
 
-    ``stored`` is called with each tile as soon as it is written to the result. The first error of a thread is passed to
-    ``failed`` at once.
+    ``stored`` is called with each tile as soon as the tile is written to the result. ``failed`` is called at once with the
+    first error of a thread.
     """
 
     def __init__(
@@ -67,19 +68,19 @@ class RunningSchedule:
         self.error: BaseException | None = None
 
     def add(self, tile: Tile, later: Sequence[Tile] = ()) -> None:
-        """Add a tile to the schedule; ``later`` will follow it, as far as is known."""
+        """Add a tile to the schedule. ``later`` are the tiles that will follow, if they are known."""
         with self._changed:
             self._schedule.add(tile, later)
             self._changed.notify_all()
 
     def end(self) -> None:
-        """No tile will be added any more."""
+        """Declare that no more tiles will be added."""
         with self._changed:
             self._complete = True
             self._changed.notify_all()
 
     def stop(self, error: BaseException) -> None:
-        """End all threads after the entry that each is submitting; ``run`` raises ``error``."""
+        """Stop all threads after the entry that each is submitting. ``run`` then raises ``error``."""
         with self._changed:
             first = self.error is None
             if first:
@@ -89,11 +90,11 @@ class RunningSchedule:
             self._failed(error)  # without the lock: it may take locks under which tiles are added
 
     def run(self, begins: Callable[[], None] = lambda: None) -> None:
-        """Run all three lists until all tiles are stored; the calling thread submits the multiplications.
+        """Run all three lists until all tiles are stored. The calling thread submits the multiplications.
 
         ``begins`` is called when the first step of a tile is about to be submitted. The first error is raised when all
-        threads have stopped; what was stored until then stays. Call this on a thread that receives no interrupts
-        (``cpu.runtime.stop.stoppable``), because it holds locks.
+        threads have stopped; tiles that were stored until then stay in the result. Call this on a thread that receives no
+        interrupts (``cpu.runtime.stop.stoppable``), because it holds locks.
         """
         threads = [
             threading.Thread(target=self._until_ended, args=(work,), name=work.__name__)
@@ -173,8 +174,10 @@ def execute(
     claim: Claim = lambda: None,
     failed: Callable[[BaseException], None] = lambda error: None,
 ) -> None:
-    """Run ``schedule`` in ``place``, and the tiles that ``claim`` returns, which is asked for them AHEAD of the tile that is
-    computed; see ``RunningSchedule``."""
+    """Run ``schedule`` in ``place``, together with the tiles that ``claim`` returns; see ``RunningSchedule``.
+
+    ``claim`` is called for a new tile while AHEAD earlier tiles are still to be computed.
+    """
     execution = RunningSchedule(schedule, place, stored, failed)
     left = True
 
@@ -199,15 +202,16 @@ FEW = 8
 
 
 class Queue:
-    """The tiles that are left, one list for each place. A place takes its own tiles in order; when it has none left,
-    it takes the last tile of the longest list. If regions are ``kept``, it takes only tiles of places that are lost.
+    """The tiles that are not computed yet, in one list for each place.
 
-    Near the end a slow place is refused a tile if the others can finish all tiles that are left before it would finish one:
-    otherwise all would wait for it. ``clock`` returns seconds. The states of a place, and what moves it there:
+    A place takes its own tiles in order. When its list is empty, it takes the last tile of the longest list. If regions are
+    ``kept``, it takes only tiles of places that are lost. Near the end, a slow place gets no tile if the other places can
+    finish all remaining tiles before it would finish one, because all would have to wait for it. ``clock`` returns seconds.
+    A place has one of these states:
 
-        active   gets tiles       at first; ``back``; from "refused" ``leave`` of another place, whose tiles are left again
-        refused  gets no tile     ``take``, if no tile is left for it, or if the others are sooner
-        lost     gets no tile     ``leave``; only ``back`` ends it
+        active   gets tiles    at first; after ``back``; and after "refused" if another place is lost and its tiles are left
+        refused  gets no tile  after ``take`` found no tile for it, or found that the other places would finish sooner
+        lost     gets no tile  after ``leave``, until ``back`` is called
     """
 
     def __init__(
@@ -221,7 +225,7 @@ class Queue:
         self._least_s = math.inf
 
     def take(self, owner: int) -> tuple[Tile, list[Tile]] | None:
-        """A tile for ``owner``, and the tiles that it will get next; None when it gets no more."""
+        """Return a tile for ``owner`` and the tiles that it will get next, or None if it gets no more tiles."""
         with self._lock:
             pace, now = self._paces[owner], self._clock()
             pace.claimed(now)
@@ -242,14 +246,14 @@ class Queue:
             return max(open_to_it, key=len).pop(), []
 
     def join(self) -> int:
-        """The number of another place, which has no tiles of its own."""
+        """Add a place without tiles of its own, and return its number."""
         with self._lock:
             self._regions.append(collections.deque())
             self._paces.append(_Pace())
             return len(self._regions) - 1
 
     def leave(self, owner: int) -> None:
-        """A place is lost: others take its tiles, also those that were refused one before."""
+        """Mark a place as lost. Other places take its tiles, including places that were refused a tile before."""
         with self._lock:
             for pace in self._paces:
                 if pace.state == "refused":
@@ -257,7 +261,7 @@ class Queue:
             self._paces[owner].state = "lost"
 
     def back(self, owner: int) -> None:
-        """A place that was lost takes tiles again."""
+        """Mark a lost place as active again, so that it gets tiles."""
         with self._lock:
             self._paces[owner].state = "active"
 
@@ -313,10 +317,11 @@ def execute_on_all(
     regions: Sequence[Iterable[Tile]],
     stored: Callable[[Tile], None] = lambda tile: None,
 ) -> None:
-    """Compute the tiles of ``regions``, one region a place, in all places at once.
+    """Compute the tiles of ``regions`` on all places at the same time, one region for each place.
 
     ``stored`` is called with each tile, by one thread at a time. The first error stops all places, and is raised when they
-    have stopped. Call this on a thread that receives no interrupts (``cpu.runtime.stop.stoppable``), because it holds locks.
+    have stopped. Call this on a thread that receives no interrupts (``cpu.runtime.stop.stoppable``), because it holds
+    locks.
     """
     queue, lock = Queue(regions), threading.Lock()
     errors: list[BaseException] = []

@@ -1,10 +1,11 @@
-"""One product from its options to the finished result: opened, measured and planned; then computed, tile by tile.
+"""One product from its options to the finished result: operands are opened, rates are measured, and the plan is made; then
+the product is computed tile by tile.
 
-If it is stopped by Ctrl-C, a full disk or a power failure, the finished tiles are in the unfinished file and in its journal,
-and the next job for the same result goes on from there.
+If Ctrl-C, a full disk or a power failure stops the product, the finished tiles are in the unfinished file and in its
+journal. The next job for the same result continues from there.
 
-A job is made of what the caller of ``multiply`` gave: operands are opened, checked, placed and planned. Its timeline, as it
-was measured or as its plan predicts it, is for files and pages.
+A job is made from the arguments of ``multiply``: the operands are opened, checked, placed and planned. This module also
+makes the timeline of a job, as measured or as predicted, for files and pages.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class RunTotals:
-    """The time and the bytes of a run: ``before`` tiles of all ``tiles`` were finished when it began."""
+    """The time and the bytes of a run. ``before`` of all ``tiles`` were finished when the run began."""
 
     tiles: int
     before: int
@@ -90,20 +91,24 @@ class RunTotals:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of operands that were read."""
+        """The bytes of operands that were read."""
         return sum(self.read_by.values())
 
     @property
     def gflops(self) -> float:
-        """2·m·n·k of the tiles of this run, over the whole time from opening the result to giving it its name."""
+        """The operations of this run's tiles divided by the time from opening the result to giving
+        it its name, in GFLOPS.
+        """
         return self.operations / self.seconds / 1e9 if self.seconds else 0.0
 
 
 @dataclass
 class Job:
-    """``plan`` says what ``run`` will do, ``measured`` what it has done so far. ``complete``: an earlier run has finished
-    the result, so that nothing is left to do. ``discarded`` tiles of an interrupted run are finished, and are lost when this
-    job runs, because it does not resume that run."""
+    """A planned product. ``plan`` says what ``run`` will do, and ``measured`` what it has done so far.
+
+    ``complete`` means that an earlier run has finished the result, so that nothing is left to do. ``discarded`` is the
+    number of finished tiles of an interrupted run that are lost when this job runs, because it does not resume that run.
+    """
 
     product: Product
     placement: Placed
@@ -127,9 +132,9 @@ class Job:
         self.resumable = self.begun is not None
 
     def run(self, progress: Progress | None = None, events: Events | None = None) -> None:
-        """Compute the tiles that are missing, after which the target is complete.
+        """Compute the missing tiles. After this the result is complete.
 
-        The work is done on a thread that receives no interrupts. Ctrl-C stops it, and is raised when all threads have
+        The work is done on a thread that receives no interrupts. Ctrl-C stops the work, and is raised when all threads have
         stopped.
         """
         stoppable(functools.partial(self._timed, progress, events))
@@ -156,17 +161,17 @@ class Job:
             self.journal.remove()
 
     def disown(self) -> None:
-        """The result is found to be wrong: a later ``resume`` will not take it for this product."""
+        """Mark the result as wrong, so that a later ``resume`` does not accept it."""
         if self.work is not None:
             forget(self.work.target, self.facts)
 
     @property
     def finished_tiles(self) -> int:
-        """Tiles that a later run need not compute."""
+        """The number of tiles that a later run need not compute."""
         return 0 if self.journal is None else self.journal.tiles
 
     def as_dict(self) -> dict[str, Any]:
-        """The product, its plan and what was measured, as plain JSON values."""
+        """Return the product, its plan and its measurements as plain JSON values."""
         grid, cost, placement = self.plan.grid, self.plan.cost, self.placement
         (m, n, k), (a, b) = self.product.shape, self.product.sources
         return {
@@ -259,10 +264,10 @@ def plan_job(
     *,
     only_planned: bool,
 ) -> Job:
-    """A job that may run: until ``stack`` is closed no other process can run one for the same target. With ``only_planned``
-    the job cannot run, and nothing is written.
+    """Return a job that is ready to run. Until ``stack`` is closed, no other process can run a job for the same result.
 
-    Raises MemoryLimitError for what cannot fit, ResumeError where the product cannot be taken up, FileError.
+    With ``only_planned`` the job cannot be run, and nothing is written. Raises MemoryLimitError if the product cannot fit,
+    ResumeError if it cannot be resumed, and FileError.
     """
     work = journal = begun = None
     complete, discarded = False, 0
@@ -305,8 +310,9 @@ def _finished_tiles(work: WorkDirectory) -> int:
 
 
 def refuse_inside(target: Path, sources: Sequence[Source]) -> None:
-    """Raise UsageError for a result inside the directory of an operand, one or two: it would become a part of that while
-    that is read."""
+    """Raise UsageError if the result would be inside the directory of an operand. It would become part of the operand while
+    this is read.
+    """
     for name, source in zip("ab", sources, strict=False):
         store = getattr(source, "path", None)
         if isinstance(store, Path) and store.is_dir() and target != store and target.is_relative_to(store):
@@ -402,14 +408,16 @@ COMPARED = ("a", "b", "the dtype", "the precision", "the result's name")
 
 @dataclass(frozen=True)
 class Finished:
-    """A result on the disk: ``identity`` is the fingerprint of its file, ``facts`` are what it was made from."""
+    """The record of a finished result. ``identity`` is the fingerprint of its file, and ``facts`` are what it was made
+    from.
+    """
 
     identity: str
     facts: Mapping[str, str]
 
 
 def remember(target: Any, path: Path, extents: Extents, dtype: Any, facts: Mapping[str, str]) -> None:
-    """Record what the result at ``path`` was made from. If that fails, no error is raised."""
+    """Record what the result at ``path`` was made from. If this fails, no error is raised."""
     with contextlib.suppress(OSError, TilewrightError):
         record = {"result": _identity(target, extents, dtype), "facts": {name: facts[name] for name in COMPARED}}
         record_path = _record_file(path, facts).write_json(record)
@@ -420,7 +428,7 @@ def remember(target: Any, path: Path, extents: Extents, dtype: Any, facts: Mappi
 
 
 def forget(path: Path, facts: Mapping[str, str]) -> None:
-    """Remove the record of the result at ``path``: a later ``resume`` does not take it for the product."""
+    """Remove the record of the result at ``path``, so that a later ``resume`` does not accept the result."""
     record_path = _record_file(path, facts).path
     if record_path is not None:
         with contextlib.suppress(OSError):
@@ -428,11 +436,11 @@ def forget(path: Path, facts: Mapping[str, str]) -> None:
 
 
 def is_finished(target: Any, path: Path, extents: Extents, dtype: Any, facts: Mapping[str, str], *, sure: bool) -> bool:
-    """Whether the result at ``path`` is complete and was made from these operands; False where there is no result.
+    """Whether the result at ``path`` is complete and was made from these operands. False if there is no result.
 
-    ``sure``: a journal says that it was made from them. Raises ResumeError for a matrix of another shape or dtype, for one
-    that was made from other operands, and for one whose operands are not known: ``resume`` neither replaces these nor takes
-    them for this product.
+    ``sure`` means that a journal says that the result was made from them. Raises ResumeError for a matrix with another
+    shape or dtype, one made from other operands, and one whose operands are not known, because ``resume`` neither replaces
+    nor accepts these.
     """
     if not path.exists():
         return False
@@ -462,7 +470,7 @@ def _identity(target: Any, extents: Extents, dtype: Any) -> str:
 
 
 def open_result(target: Any, extents: Extents, dtype: Any) -> Source:
-    """The file of a result with axes of these sizes, to be read as a matrix."""
+    """Open the file of a result with axes of these sizes, to be read as a matrix."""
     places = range(len(joined(extents)))
     axes = places[: len(extents[0])], places[len(extents[0]) :]
     return open_matrix(target, shape=joined(extents), dtype=dtype, axes=axes)
@@ -494,7 +502,9 @@ def _changed_s(path: Path) -> float:
 
 @contextlib.contextmanager
 def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False) -> Iterator[Job]:
-    """The job of a ``multiply``, planned and ready to run. Raises an error for everything that cannot be done."""
+    """Return the job of a ``multiply``, planned and ready to run. Raises all errors that can be found before the product
+    begins.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_context())
         product = opened_product(stack, a, b, options.dtype, options.axes)
@@ -508,22 +518,25 @@ def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool =
 
 
 def check_partition(partition: str) -> None:
-    """Raises UsageError for one that has neither a known name nor numbers of regions, such as "2x3"."""
+    """Raise UsageError for a partition that is neither a known name nor two numbers of regions such as "2x3"."""
     if partition not in PARTITIONS and (not isinstance(partition, str) or stated_regions(partition) is None):
         hint = did_you_mean(str(partition), [*PARTITIONS, "regions down and across, such as 2x3"])
         raise UsageError(f"partition {partition!r}: {hint}")
 
 
 def check_regions(partition: str, places: Sequence[str]) -> None:
-    """Raises UsageError unless stated regions are as many as the places."""
+    """Raise UsageError if a partition states numbers of regions whose product is not the number of places."""
     regions = stated_regions(partition)
     if regions is not None and math.prod(regions) != len(places):
         raise UsageError(f"partition {partition} has {math.prod(regions)} regions, and there are {len(places)} places")
 
 
 def opened_source(stack: contextlib.ExitStack, operand: Any, name: str) -> Source:
-    """The matrix ``name``: opened until ``stack`` is closed, unless the caller opened it, and closes it. Raises ShapeError
-    for an array of other axes."""
+    """Return the operand ``name`` as an open matrix. It is closed with ``stack``, unless the caller of ``multiply`` opened
+    it.
+
+    Raises ShapeError for an array that is no matrix.
+    """
     return as_matrix(_opened_array(stack, operand, name), _where(operand, name))
 
 
@@ -544,8 +557,11 @@ def _where(operand: Any, name: str) -> object:
 
 
 def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any, axes: Any = None) -> Product:
-    """The operands, opened until ``stack`` is closed, and the dtype of their product, which sums over ``axes``. Raises
-    ShapeError, DTypeError, UsageError."""
+    """Return the open operands, which are closed with ``stack``, and the dtype of their product. ``axes`` says which axes
+    are summed.
+
+    Raises ShapeError, DTypeError and UsageError.
+    """
     x, y = _opened_array(stack, a, "a"), _opened_array(stack, b, "b")
     if axes is not None:
         of_x, of_y = summed_axes(axes, x.shape, y.shape)
@@ -565,8 +581,9 @@ def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any, axes
 
 
 def summed_axes(axes: Any, a: ArrayShape, b: ArrayShape) -> tuple[Axes, Axes]:
-    """The axes of operands of these shapes that are rows and columns, where those are summed that ``axes`` says. Merged axes
-    of k are in the order of those of ``a``.
+    """Return for both operands the axes that are rows and columns of a matrix, if the product sums over ``axes``.
+
+    The merged axes of k are in the order in which ``a`` has them.
 
     >>> summed_axes(([2, 0], [0, 1]), (2, 3, 4), (4, 2, 5))
     (Axes(rows=(1,), columns=(0, 2)), Axes(rows=(1, 0), columns=(2,)))
@@ -580,8 +597,10 @@ def summed_axes(axes: Any, a: ArrayShape, b: ArrayShape) -> tuple[Axes, Axes]:
 
 
 def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]:
-    """The dtype of C for operands of these dtypes: ``wanted``, else that to which ``matmul`` promotes them. Raises
-    DTypeError where no dtype holds both, and unless both cast to ``wanted`` by the ``same_kind`` rule.
+    """Return the dtype of C: ``wanted``, or else the dtype to which ``matmul`` promotes operands of these dtypes.
+
+    Raises DTypeError if no dtype can represent both, or if one of them cannot be cast to ``wanted`` by NumPy's
+    ``same_kind`` rule.
 
     >>> int8, float16 = np.dtype(np.int8), np.dtype(np.float16)
     >>> product_dtype(int8, int8), product_dtype(int8, float16), product_dtype(int8, int8, "float32")
@@ -604,7 +623,7 @@ def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]
 
 
 def array_for(product: Product) -> np.ndarray[Any, Any]:
-    """A new array for the result, as a matrix. Raises MemoryLimitError where none can be that large."""
+    """Return a new array for the result, as a matrix. Raises MemoryLimitError if no array can be that large."""
     m, n, _ = product.shape
     try:
         return np.empty(product.result_shape, product.dtype).reshape(m, n)
@@ -628,8 +647,11 @@ def _matrix_of(out: Any, product: Product) -> Any:
 
 
 def refuse_overlap(out: Any, **operands: Any) -> None:
-    """Refuse a result in an operand's memory: tiles are written while blocks are still read. The path of an operand's file
-    is allowed where it may be overwritten, because a file is replaced when the product is complete."""
+    """Raise UsageError if the result shares memory with an operand, because tiles are written while blocks are still read.
+
+    The path of an operand's file is accepted if it may be overwritten, because the file is replaced only when the product
+    is complete.
+    """
     if not isinstance(out, np.ndarray):
         return
     for name, operand in operands.items():
@@ -647,7 +669,9 @@ def _share_memory(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
 
 
 def is_in(operand: Any, out: Any) -> bool:
-    """Whether the operand is in the file or directory of ``out``, each a path, a source or an array mapped from a file."""
+    """Whether an operand is in the file or directory of ``out``. Both are a path, a source, or an
+    array mapped from a file.
+    """
     inner, outer = _file_of(operand), _file_of(out)
     if inner is None or outer is None or not (inner.exists() and outer.exists()):
         return False
@@ -671,7 +695,7 @@ def _file_of(matrix: Any) -> Path | None:
 
 
 def timeline(job: Job, events: Events, environment: Mapping[str, Any]) -> Timeline:
-    """What a run of ``job`` did, to its end or until it was stopped."""
+    """Return what a run of ``job`` did and when, until its end or until it was stopped."""
     ordered = sorted(events.events, key=lambda event: event.start_s)
     pieces = [
         Piece(event.place, event.track, event.name, max(0.0, event.start_s), max(0.0, event.start_s, event.end_s))
@@ -681,12 +705,16 @@ def timeline(job: Job, events: Events, environment: Mapping[str, Any]) -> Timeli
 
 
 def predicted_timeline(job: Job, environment: Mapping[str, Any]) -> Timeline:
-    """What the plan of ``job`` predicts."""
+    """Return what a run of ``job`` would do and when, by the prediction of its plan."""
     return _timeline_of(job, predicted_pieces(job.plan, job.placement.names), environment, predicted=True)
 
 
 def predicted_pieces(plan: StreamPlan, places: Sequence[str]) -> list[Piece]:
-    """The spans that a plan was timed with, named as a run names them, in order; each place computes its own region."""
+    """Return the predicted times of all loads, multiplications and stores of a plan, sorted, with the names that a run
+    gives them.
+
+    Each place computes only its own region.
+    """
     pieces: list[Piece] = []
     for place, region in zip(places, plan.regions, strict=False):  # the plan may not use every place
         schedule = Schedule.of(plan.grid, plan.slots, region)

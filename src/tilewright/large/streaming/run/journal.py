@@ -1,9 +1,10 @@
-"""The journal of a product: a file with the finished tiles of the result, from which a run that was killed is resumed.
+"""The journal of a product: a file that lists the finished tiles of the result, so that a run that was killed can be
+resumed.
 
-A journal is text, a line of JSON for each fact. The last field of a line is the BLAKE2 digest of the line and of the digest
-before it: so no line can be changed, moved, left out, repeated or taken from another journal without notice. Only the last
-line may be wrong: a crash has torn it, and it counts as not written. A line is parsed only if its digest is right. What it
-says is still checked against the product, because anyone can compute a digest.
+A journal is a text file with one line of JSON for each fact. The last field of a line is the BLAKE2 digest of the line and
+of the previous digest. So it is noticed if a line was changed, moved, left out, repeated or taken from another journal.
+Only the last line may be invalid, because a crash may have interrupted its writing; it is ignored. A line is parsed only if
+its digest is right. Its contents are still checked against the product, because anyone can compute a digest.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ _ANEW = "multiply without resume to begin anew"
 
 @dataclass(frozen=True)
 class BegunProduct:
-    """A product that was begun: ``facts`` are those that must not change, by name; ``inode`` is the unfinished file's, in
-    which the tiles ``finished`` are complete.
+    """A product that an earlier run has begun.
 
-    ``end`` is the offset in the journal after the last valid line, and ``digest`` is the digest of that line.
+    ``facts`` are, by name, those that must not change. The tiles ``finished`` are complete in the unfinished file with this
+    ``inode``. ``end`` is the offset in the journal after the last valid line, and ``digest`` is the digest of that line.
     """
 
     grid: Grid
@@ -59,7 +60,7 @@ class BegunProduct:
 
     @property
     def complete(self) -> bool:
-        """Whether every tile was finished."""
+        """Whether every tile is finished."""
         down, across = self.grid.tiles
         return len(self.finished) == (down * (down + 1) // 2 if self.triangle else down * across)
 
@@ -72,8 +73,9 @@ class BegunProduct:
         *,
         triangle: bool = False,
     ) -> None:
-        """Raise ResumeError unless all facts are as in the journal, and the cut is possible for a product of this
-        ``shape``."""
+        """Raise ResumeError unless all facts are those of the journal, and the journal's grid is possible for a product of
+        this ``shape``.
+        """
         changed = [name for name, fact in facts.items() if self.facts.get(name) != fact]
         if changed:
             raise ResumeError(
@@ -87,10 +89,10 @@ class BegunProduct:
 
 
 class Journal:
-    """A file of lines: what is multiplied and how it is cut, then each tile that is on disk.
+    """The journal file: it says what is multiplied and how it is cut, and then lists each tile that is on the disk.
 
-    A tile's line is written after its data, so the tiles in a journal are complete. A journal is locked while it is open; an
-    empty one is removed when it is closed.
+    The line of a tile is written after its data, so the tiles in a journal are complete. A journal is locked while it is
+    open. An empty journal is removed when it is closed.
     """
 
     def __init__(self, path: Path, directory: int | None = None) -> None:
@@ -108,7 +110,7 @@ class Journal:
     def begin(
         self, grid: Grid, facts: Mapping[str, str], inode: int, *, overwrite: bool = False, triangle: bool = False
     ) -> None:
-        """Write the first line, in place of all that the file held."""
+        """Write the first line, and remove everything that the file contained."""
         self.clear()
         self._digest = b""
         run = {"journal": "multiply", "schema": _SCHEMA, "run": secrets.token_hex(8)}
@@ -116,25 +118,25 @@ class Journal:
         self._append({**run, "facts": dict(facts), "grid": asdict(grid), "inode": inode, **more})
 
     def take_up(self, begun: BegunProduct) -> None:
-        """Go on after the lines that were read from it; a torn line is cut off."""
+        """Continue after the lines that were read from the journal. An incomplete last line is removed."""
         with os_errors(self.path, "written"):
             os.ftruncate(self._file, begun.end)
         self._digest, self.tiles = begun.digest, len(begun.finished)
 
     def add(self, tile: Tile) -> None:
-        """Note a tile whose data are on disk; after ``begin`` or ``take_up``."""
+        """Write a line for a tile whose data are on the disk. Call ``begin`` or ``take_up`` before."""
         self._append({"tile": list(tile)})
         self.tiles += 1
 
     def clear(self) -> None:
-        """Remove all lines, before the unfinished file is begun anew."""
+        """Remove all lines, before the unfinished file is begun again."""
         with os_errors(self.path, "written"):
             os.ftruncate(self._file, 0)
             os.fsync(self._file)
         self.tiles = 0
 
     def remove(self) -> None:
-        """Remove the journal: the result is complete and has its name."""
+        """Remove the journal, because the result is complete and has its name."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_name_in(self._directory, self.path), dir_fd=self._directory)
 
@@ -180,9 +182,10 @@ def _digest(text: bytes, before: bytes) -> bytes:
 
 
 def read_journal(path: Path) -> BegunProduct | None:
-    """What an earlier run wrote; None where there is no journal, or nothing but a line that a crash has torn.
+    """Return what an earlier run wrote to the journal. None if there is no journal, or nothing but one incomplete line.
 
-    Raises ResumeError for a file that is no journal, one that another version wrote, and one that was changed.
+    Raises ResumeError for a file that is no journal, one that another version of Tilewright wrote, and one that was
+    changed.
     """
     with os_errors(path, "read"):
         try:
