@@ -55,8 +55,8 @@ def catalog() -> dict[str, Kernel]:
     Returns
     -------
     dict of str to Kernel
-        The kernels in reading order: the rungs of the ladder, the kernels to which ``matmul`` dispatches, and
-        references.
+        The kernels in reading order: the rungs of the ladder, the kernels that ``matmul`` uses, and references, which
+        are vendors' libraries.
 
     Examples
     --------

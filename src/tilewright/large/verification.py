@@ -48,18 +48,18 @@ log = logging.getLogger("tilewright.verification")
 
 @dataclass(frozen=True)
 class Verification:
-    """What ``verify`` found: ``print`` shows it in one line.
+    """The result of ``verify``; ``print`` shows it in one line.
 
     Attributes
     ----------
     error : float
         The largest error of an element that was found, relative to |A||B|.
     bound : float
-        The error that was promised.
+        The guaranteed error bound.
     where : tuple of int
-        The indices of that element in C; empty if there is none.
+        The indices in C of the element with that error; empty if there is none.
     what : str
-        The product, in words.
+        A description of the product.
     """
 
     error: float
@@ -69,7 +69,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether every error found is within the bound."""
+        """Whether every error that was found is within the bound."""
         return self.error <= self.bound
 
     def __str__(self) -> str:
@@ -78,12 +78,12 @@ class Verification:
         return f"{verdict}: {self.what}: the largest error found is {self.error:.2g}·|A||B|{at}, the bound {self.bound:.2g}"
 
     def report(self, name: str = "") -> None:
-        """Log it, or raise VerificationError for a wrong product.
+        """Log the result, or raise VerificationError for a wrong product.
 
         Parameters
         ----------
         name : str, optional
-            What the message calls the product.
+            The name of the product in the message.
 
         Raises
         ------
@@ -396,10 +396,10 @@ def _wider(x: Array) -> Array:
 
 
 def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "standard") -> Verification:
-    """Check afterwards that ``c`` is the product of ``a`` and ``b``, as precise as ``precision`` promises.
+    """Check that ``c`` is the product of ``a`` and ``b`` within the error bound that ``precision`` guarantees.
 
-    It takes O(n²) operations of NumPy, and copies what is on a GPU. ``matmul(…, verify=True)`` calls it, and logs
-    what was found at level INFO of the logger "tilewright.verification".
+    The check takes O(n²) operations of NumPy. Arrays on a GPU are copied to the host. ``matmul(…, verify=True)`` calls
+    this function, and logs its result at level INFO of the logger "tilewright.verification".
 
     Parameters
     ----------
@@ -409,30 +409,31 @@ def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "stan
     b : array of shape (…, k, n) or (k,)
         The right operand.
     c : array of shape (…, m, n)
-        What is checked. It may come from any library.
+        The product to check. It may be an array of any library.
     precision : str or float, default: "standard"
         The error that is promised: see ``matmul``.
 
     Returns
     -------
     Verification
-        What was found; its ``ok`` is False for a wrong product.
+        The result. Its ``ok`` is False for a wrong product.
 
     Raises
     ------
     ShapeError
-        A mismatch of k, or a ``c`` of another shape.
+        The operands differ in k, or ``c`` has another shape.
     DTypeError
-        A dtype that cannot be verified, such as bool.
+        A dtype whose products cannot be verified, such as bool.
     UsageError
-        A ``precision`` that has no bound.
+        A ``precision`` without an error bound.
 
     Notes
     -----
-    Random vectors show where to look (Freivalds 1977); what they show is compared with the bound, in wider
-    arithmetic. A right product is never rejected. Integers are compared modulo their size: a wrong row passes with
-    a probability of at most 2^-7, and one with a single wrong element never. Of rows of A with an infinity or a
-    NaN, and of columns that have them throughout, only some elements are compared.
+    Random vectors show which rows are suspect (Freivalds 1977). Elements of these rows are computed again in wider
+    arithmetic and compared with the bound. A right product is never rejected. Integers are compared modulo 2 to the
+    number of their bits. A wrong row of integers passes with a probability of at most 2^-7; a row with a single wrong
+    element never passes. In rows of A that hold an infinity or a NaN, and in columns that hold nothing else, only some
+    elements are compared.
 
     Examples
     --------

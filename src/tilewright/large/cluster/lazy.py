@@ -205,47 +205,47 @@ Overlap = tuple[int, slice]
 def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: float | str | None = None) -> da.Array:
     """The product of two Dask arrays as a lazy Dask array.
 
-    Nothing is computed until it is asked for, and then only the chunks that are needed.
+    Nothing is computed until Dask computes the result, and then only the chunks that are needed.
 
     Parameters
     ----------
     x : Dask or NumPy array of shape (m, k)
-        The left operand, of any dtype that ``multiply`` takes, in chunks of any sizes.
+        The left operand, with any dtype that ``multiply`` takes and chunks of any sizes.
     y : Dask or NumPy array of shape (k, n)
         The right operand.
     memory : int or str, optional
-        The most memory that each task may take: bytes, or a text such as "1GiB". A task multiplies on one thread,
-        and needs one tile of C twice, and panels of both operands. By default it is 40 % of a thread's share of the
-        smallest worker's memory, less what the process itself takes, if there is a ``distributed.Client`` now; else
-        of this machine's free memory. Larger tasks move less data.
+        The most memory that each task may take: bytes, or a text such as "1GiB". A task multiplies on one thread. It
+        needs memory for two copies of a tile of C and for panels of both operands. The default is 40 % of the memory of
+        the smallest worker, less what its process takes, divided by its threads. Without a ``distributed.Client`` it is
+        computed from this machine's free memory instead. Larger tasks move less data.
 
     Returns
     -------
     Dask array of shape (m, n)
-        The product, of the dtype to which ``multiply`` promotes the operands, in chunks of its own, as large as
-        memory allows.
+        The product, with the dtype to which ``multiply`` promotes the operands. Its chunks do not depend on the
+        operands' chunks; they are as large as ``memory`` allows.
 
     Raises
     ------
     ShapeError
-        A mismatch of k, or chunks of unknown sizes.
+        The operands differ in k, or the sizes of chunks are unknown.
     DTypeError
         A dtype that cannot be multiplied.
     OperandError
-        Chunks that are not of NumPy.
+        The chunks are not NumPy arrays.
     MemoryLimitError
-        Too little ``memory``: the message says the least that is needed.
+        ``memory`` is too little; the message says how much is needed at least.
     UsageError
-        A ``memory`` that is no number of bytes.
+        ``memory`` is not a number of bytes.
     UnavailableError
         Dask is not installed, or Dask's query planning of arrays is on.
 
     Notes
     -----
-    The bits of the result depend on the shape, the dtype and the kernel alone (which processors of one kind share):
-    chunks, workers, ``memory`` and lost workers do not change them. They are those of ``multiply(...,
-    device="cpu")``, except where k is at least 8192 and 16 times as long as the sides of a C of at most 4096²
-    elements: then workers share the sum over k, in an order of its own.
+    The bits of the result depend only on the shape, the dtype and the kernel, which is the same on processors of one
+    kind. Chunks, workers, ``memory`` and lost workers do not change the bits. They are the bits of ``multiply(...,
+    device="cpu")``, with one exception: C has at most 4096² elements, and k is at least 8192 and 16 times as long as
+    C's sides. Then workers share the sum over k, and add their sums in another order.
 
     Examples
     --------

@@ -52,44 +52,46 @@ def open_matrix(
     storage_options: Mapping[str, Any] | None = None,
     axes: Any = None,
 ) -> Source:
-    """A matrix to read: a file by its suffix, or an array in memory.
+    """Open a matrix for reading: a file, whose suffix gives its format, or an array in memory.
 
-    A file can be at any URL that fsspec reads, such as "s3://bucket/a.npy" or "https://host/a.zarr", and is read by
-    ranges of bytes. A memory map of a whole ``.npy`` counts as that file.
+    A file may be at any URL that fsspec reads, such as "s3://bucket/a.npy" or "https://host/a.zarr"; only the ranges of
+    bytes that are needed are read. A memory map of a whole ``.npy`` file counts as that file.
 
     Parameters
     ----------
     where : path or array
-        The file, or the array. What follows a colon ("data.h5:/group/a", "model.safetensors:weight") is a ``name``.
+        The file, or the array. Text after a colon is the ``name``: "data.h5:/group/a", "model.safetensors:weight".
     shape : tuple of int, optional
-        The shape. It is needed for raw files, which are row-major, and checked for others.
+        The shape. It is required for raw files, which are row-major. For other files it is compared with the file's
+        shape.
     dtype : dtype or str, optional
-        The dtype of the elements. It is needed for raw files, and checked for others.
+        The dtype of the elements. It is required for raw files. For other files it is compared with the file's dtype.
     name : str, optional
-        The matrix to take, of a file with several.
+        The name of the matrix, for a file that holds several.
     storage_options : mapping, optional
-        Arguments of the file system of a URL. Credentials are otherwise those that fsspec finds in its
+        Arguments for fsspec's file system, for a file at a URL. Without credentials here, fsspec finds them in its
         configuration and the environment.
     axes : two lists of int, optional
-        Makes a matrix of an array of any number of axes: those that are rows and those that are columns, each
-        merged in row-major order. ``([1], [0])`` is the transpose of a matrix.
+        Turns an array of any number of axes into a matrix: the list of axes that become rows, and the list of axes that
+        become columns. The axes of each list are merged in row-major order. ``([1], [0])`` gives the transpose of a
+        matrix.
 
     Returns
     -------
     Source
-        An open matrix with ``shape``, ``dtype``, ``read(rows, columns, into)`` and ``close()``. ``multiply`` takes
-        it.
+        An open matrix with ``shape``, ``dtype``, ``read(rows, columns, into)`` and ``close()``. It can be an operand of
+        ``multiply``.
 
     Raises
     ------
     FileError
-        A file that is absent, truncated, damaged or unreachable, or that this process may not read.
+        A file is missing, truncated, damaged or unreachable, or this process may not read it.
     ShapeError
-        An array that is no matrix.
+        The array is not a matrix.
     DTypeError
         A dtype that cannot be multiplied.
     UsageError
-        An unknown suffix or name, or ``axes`` that do not fit.
+        The suffix or the name is unknown, or ``axes`` do not fit the array.
     UnavailableError
         The library of the format or of the URL is not installed.
 

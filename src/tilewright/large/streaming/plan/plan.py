@@ -23,7 +23,7 @@ from .schedule import Schedule
 
 @dataclass(frozen=True, repr=False)
 class StreamPlan(Plan):
-    """How a product is cut and copied, and the predicted time; ``print`` shows all of it.
+    """How a product larger than memory is cut and copied, and its predicted time; ``print`` shows all of it.
 
     Attributes
     ----------
@@ -38,23 +38,25 @@ class StreamPlan(Plan):
     order : str
         The order of the tiles.
     slots : Slots
-        The blocks that fit where they are multiplied.
+        The numbers of blocks that fit into the memory where they are multiplied.
     host_slots : int
-        The blocks that fit into the host's memory.
+        The number of blocks that fit into the host's memory.
     regions : tuple of tuples of tiles
-        The tiles of each place that computes.
+        The tiles that each device computes.
     cost : Cost
-        Bytes and seconds of the longest region.
+        Bytes and seconds of the device that takes longest.
     rates : Rates
-        The rates from which the time is predicted.
+        The measured rates from which the time is predicted.
     room : Room
-        The memory that there is.
+        The memory that the plan may use.
     alone_s : float or None
-        The predicted seconds of one place, where there are several.
+        The predicted seconds on a single device; None if the plan has only one.
     layers : tuple of two int
-        Layers of k, and the workers that share them; then ``cost`` is that of one worker.
+        The number of layers into which k is cut, and the number of workers that share them. ``cost`` is then the cost
+        of one worker.
     gram, triangle : bool
-        Whether C is known to equal its transpose; and whether only one triangle is computed, and copied.
+        Whether C is known to equal its transpose; and whether only one triangle of it is computed, and copied to the
+        other.
     """
 
     grid: Grid
@@ -89,8 +91,10 @@ class StreamPlan(Plan):
         result: str,
         gram: bool = False,
     ) -> StreamPlan:
-        """The same plan with its kernel, ``devices`` and dtypes; one device computes each region, the first devices first.
-        ``workers`` is a line about those of a cluster, to which the devices belong."""
+        """This plan with a kernel, dtypes and ``devices``. Each device computes one region; the first devices take the
+        first regions.
+
+        ``workers`` is a line of text about the workers of a cluster, to which the devices belong."""
         named = replace(self, choice=choice, devices=tuple(devices), workers=workers)
         return replace(named, stored=tuple(stored), result=result, gram=gram)
 
@@ -102,7 +106,8 @@ class StreamPlan(Plan):
 
     @property
     def every_tile(self) -> list[Tile]:
-        """The tiles of which C consists, those of earlier runs included; of a triangle those that are computed."""
+        """All tiles of C, including those that earlier runs computed; for a triangle only the tiles that are
+        computed."""
         tiles = ORDERS["rows"](*self.grid.tiles)
         return below_diagonal(tiles) if self.triangle else tiles
 
@@ -122,42 +127,42 @@ class StreamPlan(Plan):
 
     @property
     def tiles(self) -> tuple[Tile, ...]:
-        """All tiles to be computed."""
+        """All tiles that are still to be computed."""
         return tuple(tile for region in self.regions for tile in region)
 
     def schedule(self) -> Schedule:
-        """The steps of one place that computes all tiles."""
+        """The steps of a single device that computes all tiles."""
         return Schedule.of(self.grid, self.slots, self.tiles)
 
     def host_cache(self, schedule: Schedule) -> HostCache:
-        """Which blocks the host caches while ``schedule`` runs."""
+        """The blocks that the host caches while ``schedule`` runs."""
         return cache_blocks(schedule.loads, self.host_slots)
 
     @property
     def place_bytes(self) -> int:
-        """Bytes of memory that blocks and tiles take where they are multiplied."""
+        """Bytes that blocks and tiles take in the memory where they are multiplied."""
         return place_elements(self.grid, self.slots, self.room.planes) * self.itemsize
 
     @property
     def host_bytes(self) -> int:
-        """Bytes of the host's memory that cached blocks take."""
+        """Bytes that cached blocks take in the host's memory."""
         return self.host_slots * block_elements(self.grid) * self.itemsize
 
     @property
     def moved_bytes(self) -> list[int]:
-        """Bytes copied into and out of each place, if it computes its own region and no tiles of others."""
+        """Bytes copied into and out of each device's memory, if each device computes exactly its own region."""
         if len(self.regions) == 1:
             return [self.cost.in_bytes + self.cost.out_bytes] * self.layers[1]
         return [self._moved(region) * self.itemsize for region in self.regions]
 
     @property
     def sharers(self) -> dict[str, float]:
-        """By operand, the average number of places that share one read of a block."""
+        """For each operand, the average number of devices that share one read of a block."""
         return places_per_block(self.regions, self.rates.peers)
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of A and B that all places read."""
+        """Bytes of A and B that all devices read."""
         if len(self.regions) == 1:
             return self.cost.read_bytes
         shared = self.sharers
@@ -172,14 +177,15 @@ class StreamPlan(Plan):
 
     @property
     def least_bytes(self) -> int:
-        """The fewest bytes copied into and out of the memories where blocks are multiplied, by the I/O lower bound."""
+        """The fewest bytes that must be copied into and out of the memories where blocks are multiplied, by the I/O
+        lower bound."""
         room = self.room.for_blocks(self.grid) // self.itemsize
         return sum(_least(self.grid, region, room) for region in self.regions) * self.itemsize
 
     @property
     def least_read_bytes(self) -> int:
-        """The fewest bytes of A and B that must be read, for a memory as large as the place's and the host's together, or as
-        that of all peers."""
+        """The fewest bytes of A and B that must be read, by the I/O lower bound for the combined memory of device and
+        host, or of all devices that exchange blocks."""
         if len(self.regions) > 1 and self.rates.peers:
             room = len(self.regions) * self.room.place // self.itemsize
             return _least(self.grid, self.tiles, room) * self.itemsize - self.out_bytes
@@ -188,21 +194,21 @@ class StreamPlan(Plan):
 
     @cached_property
     def comes_once(self) -> bool:
-        """Whether the place of the longest region loads no block twice."""
+        """Whether the device with the longest region loads every block only once."""
         region = max(self.regions, key=lambda region: _area(self.grid, region))
         rows, columns = _sides(self.grid, region)
         return self.cost.in_bytes == (rows + columns) * self.grid.k * self.itemsize
 
     @property
     def bound(self) -> str:
-        """What takes most of the time: "compute", "reading" or "copying"."""
+        """The part of the work that takes most of the time: "compute", "reading" or "copying"."""
         if self.cost.compute_s >= self.cost.total_s / 2:
             return "compute"
         return "reading" if self.rates.read_bytes < self.rates.in_bytes else "copying"
 
     @property
     def error_bound(self) -> float:
-        """What no element's error exceeds, relative to |A||B|, where nothing overflows or underflows."""
+        """The largest possible error of an element, relative to |A||B|, if nothing overflows or underflows."""
         return blocks_bound(self.stored, self.result, self.compute, self.grid.k, self._part_of_k)
 
     @property
@@ -211,7 +217,7 @@ class StreamPlan(Plan):
 
     @property
     def all_rows(self) -> Rows:
-        """The kernel, and ``rows``, as long as anything is left to do."""
+        """The labels and texts that ``print`` shows below the title; fewer if nothing is left to compute."""
         done = not self.tiles and self.grid.m and self.grid.n
         return [("nothing is left to do", "")] if done else super().all_rows
 
