@@ -30,7 +30,7 @@ def matmul(a: ArrayLike, b: ArrayLike, *, precision: str | float = "standard") -
     b : array of shape (…, k, n) or (k,)
         The right operand.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. The bound holds for the gradients, too.
+        The guaranteed error bound: see ``matmul``. The bound holds for the gradients, too.
 
     Returns
     -------
@@ -41,6 +41,10 @@ def matmul(a: ArrayLike, b: ArrayLike, *, precision: str | float = "standard") -
     ------
     TilewrightError
         Any error that ``tilewright.matmul`` raises.
+
+    See Also
+    --------
+    tilewright.matmul : Takes JAX arrays too, outside ``jax.jit``, with more options.
 
     Examples
     --------

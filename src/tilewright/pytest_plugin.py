@@ -40,6 +40,11 @@ def cuda_kernel(request: pytest.FixtureRequest) -> Callable[..., Observation]:
         The function takes the kernel's arguments. Its keyword arguments are options of the launch, which replace those
         of the marker. It returns an ``Observation``. The test fails if the launch does not keep the marker's
         ``require`` (see ``Observation.require``). Without ``require`` the test fails if there are findings.
+
+    See Also
+    --------
+    microscope : Runs a kernel without pytest.
+    tilewright.simulator.microscope.Observation : What the function returns.
     """
     # The marker nearest to the test comes first: its options replace those of the class or module.
     markers = list(request.node.iter_markers("cuda_kernel"))

@@ -36,7 +36,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | float = "standa
     b : Tensor of shape (…, k, n) or (k,)
         The right operand, on the same device.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. The bound holds for the gradients, too.
+        The guaranteed error bound: see ``matmul``. The bound holds for the gradients, too.
 
     Returns
     -------
@@ -47,6 +47,12 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | float = "standa
     ------
     TilewrightError
         Any error that ``tilewright.matmul`` raises.
+
+    See Also
+    --------
+    tilewright.matmul : Takes tensors too, with more options, and ignores autocast.
+    tilewright.torch.Linear : A layer whose products are computed so.
+    tilewright.torch.einsum : Contracts tensors.
 
     Examples
     --------
@@ -83,6 +89,11 @@ def grouped_matmul(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | Non
     TilewrightError
         Any error that ``tilewright.grouped_matmul`` raises.
 
+    See Also
+    --------
+    tilewright.grouped_matmul : Has more options, and ignores autocast.
+    tilewright.torch.matmul : Multiplies two tensors.
+
     Examples
     --------
     >>> import torch, tilewright.torch
@@ -108,7 +119,7 @@ def einsum(subscripts: str, *operands: torch.Tensor, precision: str | float = "s
     *operands : Tensor
         The tensors, all on one device.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. The bound holds for each product of two operands.
+        The guaranteed error bound: see ``matmul``. The bound holds for each product of two operands.
 
     Returns
     -------
@@ -119,6 +130,11 @@ def einsum(subscripts: str, *operands: torch.Tensor, precision: str | float = "s
     ------
     TilewrightError
         Any error that ``tilewright.einsum`` raises.
+
+    See Also
+    --------
+    tilewright.einsum : Has more options, and ignores autocast.
+    tilewright.torch.matmul : Multiplies two tensors.
 
     Examples
     --------
@@ -155,6 +171,11 @@ def gram(a: torch.Tensor, *, rows: bool = False) -> torch.Tensor:
     ------
     TilewrightError
         Any error that ``tilewright.gram`` raises.
+
+    See Also
+    --------
+    tilewright.gram : Has more options, and ignores autocast.
+    tilewright.torch.matmul : Multiplies two tensors.
 
     Examples
     --------
@@ -214,6 +235,11 @@ class Linear(torch.nn.Linear):
     invariant : bool, default: False
         Whether each row of the result has the same bits, whichever other rows are computed with it: see ``matmul``.
 
+    See Also
+    --------
+    tilewright.torch.replace_linear : Converts the layers of a model.
+    tilewright.torch.matmul : Multiplies two tensors.
+
     Examples
     --------
     >>> import torch, tilewright.torch
@@ -271,6 +297,10 @@ def replace_linear(model: torch.nn.Module, *, invariant: bool = False) -> torch.
     -------
     torch.nn.Module
         ``model`` itself.
+
+    See Also
+    --------
+    tilewright.torch.Linear : The class of the new layers.
 
     Examples
     --------

@@ -100,13 +100,13 @@ def einsum(
     *operands : str, then arrays; or arrays and lists of labels in turn
         The subscripts and the arrays. The arrays may be of NumPy or another library, on the host or a GPU.
     out : array, optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned. It may have any strides and byte
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. It may have any strides and byte
         order.
     optimize : bool or str or path, default: True
         The order in which pairs of operands are multiplied: a path as ``numpy.einsum_path`` or
         ``opt_einsum.contract_path`` returns it. A bool or the name of an optimiser is accepted and ignored.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. The bound holds for each product of two operands. With "highest"
+        The guaranteed error bound: see ``matmul``. The bound holds for each product of two operands. With "highest"
         intermediate results also have the wider dtype.
     memory : int or str, optional
         The most memory that the call may add to this process: bytes, or a text such as "4GiB". The notes below say
@@ -131,6 +131,13 @@ def einsum(
         An operand is not a usable array, or the operands are on different devices.
     MemoryLimitError
         Even the smallest slices need more than ``memory``.
+
+    See Also
+    --------
+    plan_einsum : Shows the order of products and the kernels.
+    tensordot : Sums over axes that are given by number.
+    multi_dot : Multiplies a chain of matrices.
+    tilewright.torch.einsum : The same for tensors inside ``torch.autocast``.
 
     Notes
     -----
@@ -186,7 +193,7 @@ def plan_einsum(
     optimize : bool or str or path, default: True
         The order in which pairs of operands are multiplied: see ``einsum``.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
     memory : int or str, optional
         The most memory that the call may add to this process: bytes, or a text such as "4GiB".
 
@@ -202,6 +209,12 @@ def plan_einsum(
         An operand is an array of another library than NumPy.
     TilewrightError
         Any error that ``einsum`` raises before it multiplies.
+
+    See Also
+    --------
+    einsum : Runs the plan.
+    plan : The plan of a matrix product.
+    tilewright.api.contraction_plan.ContractionPlan : The class of the result.
 
     Examples
     --------
@@ -287,15 +300,15 @@ def tensordot(
         The axes that are summed. A number N means the last N axes of ``a`` and the first N of ``b``. Two lists of axes,
         or two axes, are summed in pairs. With 0 the result is the outer product.
     out : array, or path, optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned. If it is a path, the file appears when it
-        is complete.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. If it is a path, the file appears when
+        it is complete.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
     memory : int or str, optional
         The most memory that the call may add to this process: bytes, or a text such as "4GiB". If given, ``multiply``
         computes the product.
     overwrite : bool, default: False
-        Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused.
+        Whether to replace an existing file ``out`` when the result is complete. If False, such a file is an error.
 
     Returns
     -------
@@ -311,6 +324,12 @@ def tensordot(
         An operand does not have one of the ``axes``.
     TilewrightError
         Any error that ``einsum`` raises, and for files any that ``multiply`` raises.
+
+    See Also
+    --------
+    einsum : Names the axes by labels.
+    vecdot : Sums over one axis and broadcasts the others.
+    multiply : Does the same for files, with further options.
 
     Examples
     --------
@@ -357,11 +376,11 @@ def vecdot(a: Any, b: Any, /, out: Any = None, *, axis: int = -1, precision: str
     b : array of shape (…, n)
         The right operand.
     out : array of shape (…), optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     axis : int, default: -1
         The axis of each operand that is summed.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
 
     Returns
     -------
@@ -376,6 +395,12 @@ def vecdot(a: Any, b: Any, /, out: Any = None, *, axis: int = -1, precision: str
         An operand does not have ``axis``.
     TilewrightError
         Any error that ``einsum`` raises.
+
+    See Also
+    --------
+    matvec : Multiplies matrices by vectors.
+    vecmat : Multiplies vectors by matrices.
+    matmul : Multiplies matrices.
 
     Examples
     --------
@@ -427,9 +452,9 @@ def matvec(a: Any, x: Any, /, out: Any = None, *, precision: str | float = "stan
     x : array of shape (…, n)
         The vectors.
     out : array of shape (…, m), optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
 
     Returns
     -------
@@ -442,6 +467,12 @@ def matvec(a: Any, x: Any, /, out: Any = None, *, precision: str | float = "stan
         The operands differ in n, their batches do not broadcast, or an operand has too few axes.
     TilewrightError
         Any error that ``einsum`` raises.
+
+    See Also
+    --------
+    vecmat : Multiplies vectors by matrices.
+    vecdot : Multiplies vectors by vectors.
+    matmul : Multiplies matrices by matrices.
 
     Examples
     --------
@@ -486,9 +517,9 @@ def vecmat(x: Any, a: Any, /, out: Any = None, *, precision: str | float = "stan
     a : array of shape (…, n, m)
         The matrices.
     out : array of shape (…, m), optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
 
     Returns
     -------
@@ -501,6 +532,12 @@ def vecmat(x: Any, a: Any, /, out: Any = None, *, precision: str | float = "stan
         The operands differ in n, their batches do not broadcast, or an operand has too few axes.
     TilewrightError
         Any error that ``einsum`` raises.
+
+    See Also
+    --------
+    matvec : Multiplies matrices by vectors.
+    vecdot : Multiplies vectors by vectors.
+    matmul : Multiplies matrices by matrices.
 
     Examples
     --------
@@ -531,9 +568,9 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float 
         Two matrices or more. The first may be a vector, which counts as a row, and the last a vector, which counts as a
         column.
     out : array, optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. The bound holds for each product of two matrices.
+        The guaranteed error bound: see ``matmul``. The bound holds for each product of two matrices.
 
     Returns
     -------
@@ -548,6 +585,11 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float 
         There are fewer than two arrays.
     TilewrightError
         Any error that ``matmul`` raises.
+
+    See Also
+    --------
+    matmul : Multiplies two matrices.
+    einsum : Also finds the best order of several products.
 
     Notes
     -----

@@ -125,6 +125,11 @@ class ContractionPlan:
         The most bytes that are copied at once.
     by_numpy : bool
         Whether NumPy computes the contraction in a single loop, because it is small.
+
+    See Also
+    --------
+    plan_einsum : Returns such a plan.
+    tilewright.product.plan.Plan : The plan of a matrix product.
     """
 
     subscripts: Subscripts

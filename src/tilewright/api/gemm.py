@@ -29,8 +29,8 @@ def gemm(alpha: complex, a: Operand, b: Operand, beta: complex, c: ArrayT) -> Ar
     beta : number
         The factor β, which is converted to the dtype of C. If it is 0, C is not read, and NaN in C is overwritten.
     c : array of shape (m, n)
-        Receives the result, cast by the ``same_kind`` rule, and is returned. It may overlap the operands. It must be a
-        PyTorch tensor if the operands are tensors.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. It may overlap the operands. It must
+        be a PyTorch tensor if the operands are tensors.
 
     Returns
     -------
@@ -47,6 +47,12 @@ def gemm(alpha: complex, a: Operand, b: Operand, beta: complex, c: ArrayT) -> Ar
         An operand is not a usable matrix, or ``c`` is read-only.
     UsageError
         ``alpha`` or ``beta`` is not a number.
+
+    See Also
+    --------
+    matmul : Returns the product as a new array.
+    gemmt : Computes only one triangle of C.
+    syrk : Multiplies a matrix by its transpose.
 
     Examples
     --------

@@ -118,7 +118,7 @@ def grouped_matmul(
     offsets : integer array of shape (G,), optional
         The end of each group. For operands on a GPU it is an int32 array on that GPU.
     out : array of the result's shape, optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned. It must not overlap the operands.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. It must not overlap the operands.
     out_dtype : dtype or str, optional
         The dtype of the result, if not that of the operands. On a GPU it may be "float32" for 16-bit operands. For
         float8 operands the default is bfloat16.
@@ -146,6 +146,11 @@ def grouped_matmul(
         Only one scale is given, or the groups are not groups of rows and scales are given.
     MemoryLimitError
         There is too little memory for the result.
+
+    See Also
+    --------
+    matmul : Multiplies batches and lists of matrices.
+    tilewright.torch.grouped_matmul : The same for tensors inside ``torch.autocast``.
 
     Notes
     -----

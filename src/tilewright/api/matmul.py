@@ -172,8 +172,8 @@ def matmul(
     b : array of shape (…, k, n) or (k,), or list of arrays
         The right operand.
     out : array of shape (…, m, n), optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned. It may overlap the operands, and have any
-        strides and byte order. If the operands are lists, ``out`` is a list.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. It may overlap the operands, and have
+        any strides and byte order. If the operands are lists, ``out`` is a list.
     precision : str or float, default: "standard"
         The guaranteed error bound: "standard", "ieee", "highest", "fast", "tf32" or "invariant"; or a number, the
         largest error of an element of the result relative to the same element of |A||B|. The notes below say what each
@@ -233,6 +233,13 @@ def matmul(
         There is too little memory for the result, on the host or on a GPU.
     VerificationError
         The check by ``verify`` found the product wrong.
+
+    See Also
+    --------
+    plan : Shows what this call runs, without running it.
+    gemm : Computes α·A·B + β·C in place.
+    grouped_matmul : Multiplies groups of rows, as in a mixture of experts.
+    multiply : Multiplies files and matrices larger than memory.
 
     Notes
     -----
@@ -515,7 +522,7 @@ def plan(
     out : array of shape (…, m, n), optional
         The array that would receive the result.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
     algorithm : str, default: "classical"
         "classical" or "strassen": see ``matmul``.
     device : str, optional
@@ -547,6 +554,13 @@ def plan(
     ------
     TilewrightError
         Any error that ``matmul`` raises before it multiplies.
+
+    See Also
+    --------
+    matmul : Runs the plan.
+    plan_einsum : The plan of a contraction.
+    plan_multiply : The plan of a product of files.
+    tilewright.product.plan.Plan : The class of the result.
 
     Examples
     --------

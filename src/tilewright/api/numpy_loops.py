@@ -49,7 +49,12 @@ _count = 0
 
 
 class Acceleration:
-    """What ``accelerate_numpy`` returns: a context manager. Its method ``undo`` ends the acceleration early."""
+    """What ``accelerate_numpy`` returns: a context manager. Its method ``undo`` ends the acceleration early.
+
+    See Also
+    --------
+    accelerate_numpy : Begins the acceleration.
+    """
 
     def __init__(self) -> None:
         self._is_on = True
@@ -102,6 +107,12 @@ def accelerate_numpy() -> Acceleration:
     UnavailableError
         Tilewright's C extension was not built, there is no machine code for this processor, or
         ``$TILEWRIGHT_INVARIANT`` is set. These loops cannot give invariant products.
+
+    See Also
+    --------
+    tilewright.api.numpy_loops.Acceleration : The class of the result.
+    matmul : Multiplies arrays without changing NumPy.
+    set_threads : Sets the number of threads, for these products too.
 
     Examples
     --------

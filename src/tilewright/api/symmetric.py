@@ -63,14 +63,14 @@ def gram(
     a : array of shape (…, m, n), or path
         The matrix, or a batch of them. long double and Python objects are not accepted.
     out : array of shape (…, n, n) or (…, m, m), or path, optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned. If it is a path, the file appears when it
-        is complete.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. If it is a path, the file appears when
+        it is complete.
     rows : bool, default: False
         Whether to multiply rows: A·Aᴴ.
     conjugate : bool, default: True
         Whether to conjugate the transposed factor. If False, the result is Aᵀ·A, or A·Aᵀ with ``rows``.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. If ``a`` is read block by block, only "standard" is possible.
+        The guaranteed error bound: see ``matmul``. If ``a`` is read block by block, only "standard" is possible.
     center : bool, default: False
         Whether to subtract the mean of each column, or with ``rows`` of each row. This is done block by block.
     ddof : int, optional
@@ -81,7 +81,7 @@ def gram(
     dtype : dtype or str, optional
         The dtype of the result, if not that of the operands: such as "float64" for integers.
     overwrite : bool, default: False
-        Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused.
+        Whether to replace an existing file ``out`` when the result is complete. If False, such a file is an error.
 
     Returns
     -------
@@ -94,6 +94,13 @@ def gram(
         ``a`` has fewer than two axes, or ``out`` has another shape.
     TilewrightError
         Any error that ``matmul`` or ``multiply`` raises.
+
+    See Also
+    --------
+    syrk : Computes α·A·Aᵀ + β·C in place.
+    gemmt : Computes a product that is known to be symmetric.
+    matmul : Also detects a matrix times its own transpose.
+    tilewright.torch.gram : The Gram matrix of a tensor, with gradients.
 
     Notes
     -----
@@ -176,7 +183,7 @@ def syrk(
     beta : number
         The factor β. With ``conjugate`` it must be real. If it is 0, C is not read.
     c : array of shape (n, n)
-        Receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     transposed : bool, default: False
         Whether the product is Aᵀ·A, or with ``conjugate`` Aᴴ·A.
     conjugate : bool, default: False
@@ -201,6 +208,12 @@ def syrk(
         An operand is not a usable matrix, or ``c`` is read-only.
     UsageError
         ``alpha`` or ``beta`` is not a number, or not real with ``conjugate``.
+
+    See Also
+    --------
+    gram : Returns the Gram matrix as a new array.
+    gemmt : Multiplies two different matrices.
+    gemm : Computes all of C.
 
     Examples
     --------
@@ -246,7 +259,7 @@ def gemmt(
     beta : number
         The factor β. With ``conjugate`` it must be real. If it is 0, C is not read.
     c : array of shape (n, n)
-        Receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     conjugate : bool, default: False
         Whether A·B is Hermitian instead of symmetric. The diagonal of C then becomes real.
     lower : bool, optional
@@ -269,6 +282,12 @@ def gemmt(
         An operand is not a usable matrix, or ``c`` is read-only.
     UsageError
         ``alpha`` or ``beta`` is not a number, or not real with ``conjugate``.
+
+    See Also
+    --------
+    syrk : Multiplies a matrix by its own transpose.
+    gram : Returns the Gram matrix as a new array.
+    gemm : Computes all of C.
 
     Examples
     --------

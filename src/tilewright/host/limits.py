@@ -48,6 +48,11 @@ def set_threads(count: int | None) -> None:
     UsageError
         ``count`` is neither None nor an integer from 1 to 4096.
 
+    See Also
+    --------
+    use_threads : Sets the number within a ``with`` block.
+    get_threads : Returns the number that applies.
+
     Examples
     --------
     >>> import tilewright as tw
@@ -79,6 +84,11 @@ def use_threads(count: int) -> Iterator[None]:
     UsageError
         ``count`` is not an integer from 1 to 4096.
 
+    See Also
+    --------
+    set_threads : Sets the number for the process.
+    get_threads : Returns the number that applies.
+
     Examples
     --------
     >>> import tilewright as tw
@@ -106,6 +116,11 @@ def get_threads() -> int:
     ------
     UsageError
         ``$TILEWRIGHT_NUM_THREADS`` is not a positive integer.
+
+    See Also
+    --------
+    set_threads : Sets the number for the process.
+    use_threads : Sets the number within a ``with`` block.
 
     Examples
     --------

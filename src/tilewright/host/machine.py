@@ -126,6 +126,10 @@ class Machine:
         Rates that need not be measured. Only a description in a file sets them.
     without : tuple of str
         The instruction sets of this processor that a description in a file removes.
+
+    See Also
+    --------
+    info : Returns the facts of this machine.
     """
 
     processor: str | None
@@ -244,6 +248,11 @@ def machine() -> Machine:
     ------
     UsageError
         The file ``$TILEWRIGHT_MACHINE`` is not a description of a machine.
+
+    See Also
+    --------
+    tilewright.host.machine.Machine : The class of the result.
+    get_threads : The number of threads that a product may use.
 
     Examples
     --------

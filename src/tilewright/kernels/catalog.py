@@ -58,6 +58,11 @@ def catalog() -> dict[str, Kernel]:
         The kernels in reading order: the rungs of the ladder, the kernels that ``matmul`` uses, and references, which
         are vendors' libraries.
 
+    See Also
+    --------
+    tilewright.kernels.Kernel : The class of the entries.
+    plan : Shows which kernel a product takes.
+
     Examples
     --------
     >>> import tilewright as tw

@@ -112,6 +112,11 @@ class Kernel:
     source : bytes
         The contents of the kernel's file when it was declared.
 
+    See Also
+    --------
+    ladder : All kernels for the CPU by name.
+    plan : Shows which kernel a product takes.
+
     Notes
     -----
     The fourth argument of a kernel with ``over`` is a team of threads. It has the functions ``multiply``, which is the

@@ -104,8 +104,8 @@ def multiply(
     b : array of shape (k, n), or path
         The right operand.
     out : array of shape (m, n) or (…, m, n), or path, optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned. If it is a path, the file appears when it
-        is complete. If it is an array, it must not share memory with the operands.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. If it is a path, the file appears when
+        it is complete. If it is an array, it must not share memory with the operands.
     memory : int or str, optional
         The most memory that the call may add to this process: bytes, or a text such as "4GiB". The default is most of
         the free memory, but at least 8 MiB. On a cluster it is the memory of each worker, by default 40 % of the
@@ -126,10 +126,10 @@ def multiply(
         Whether to continue an interrupted product into a file where it stopped. If False, or if there is no journal of
         that product, the product starts from the beginning.
     overwrite : bool, default: False
-        Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused. Until then,
-        operands can be read from the old file.
+        Whether to replace an existing file ``out`` when the result is complete. If False, such a file is an error.
+        Until then, operands can be read from the old file.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. The bound holds for the whole product, however k is cut into blocks.
+        The guaranteed error bound: see ``matmul``. The bound holds for the whole product, however k is cut into blocks.
     cluster : Client or cluster or str, optional
         The Dask cluster on whose workers to multiply: a ``distributed.Client`` or cluster object, the address of a
         scheduler ("tcp://host:8786"), or "local:4" for 4 worker processes on this machine.
@@ -175,6 +175,13 @@ def multiply(
     VerificationError
         The check by ``verify`` found the product wrong. Its file is kept, but ``resume`` does not accept it as the
         result.
+
+    See Also
+    --------
+    plan_multiply : Shows what this call does, without doing it.
+    matmul : Multiplies arrays that fit into memory.
+    tilewright.files.open_matrix : Opens a file that needs options.
+    gram : Computes the Gram matrix of a file.
 
     Notes
     -----
@@ -306,9 +313,9 @@ def plan_multiply(
     resume : bool, default: False
         Whether to plan only the rest of an interrupted product.
     overwrite : bool, default: False
-        Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused.
+        Whether to replace an existing file ``out`` when the result is complete. If False, such a file is an error.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
     cluster : Client or cluster or str, optional
         The Dask cluster on whose workers to multiply: see ``multiply``.
     axes : int, or two lists of int, optional
@@ -324,6 +331,12 @@ def plan_multiply(
     ------
     TilewrightError
         Any error that ``multiply`` raises before it begins.
+
+    See Also
+    --------
+    multiply : Runs the plan.
+    plan : The plan of a product of arrays in memory.
+    tilewright.large.streaming.plan.plan.StreamPlan : The class of the result.
 
     Examples
     --------

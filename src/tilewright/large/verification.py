@@ -60,6 +60,10 @@ class Verification:
         The indices in C of the element with that error; empty if there is none.
     what : str
         A description of the product.
+
+    See Also
+    --------
+    verify : Returns such a result.
     """
 
     error: float
@@ -411,7 +415,7 @@ def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "stan
     c : array of shape (…, m, n)
         The product to check. It may be an array of any library.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
 
     Returns
     -------
@@ -426,6 +430,11 @@ def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "stan
         A dtype whose products cannot be verified, such as bool.
     UsageError
         A ``precision`` without an error bound.
+
+    See Also
+    --------
+    tilewright.large.verification.Verification : The class of the result.
+    matmul : Can check its own result, with ``verify=True``.
 
     Notes
     -----

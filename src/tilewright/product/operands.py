@@ -75,6 +75,10 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDAr
     DTypeError
         A dtype of Python objects, or one whose elements have no bytes.
 
+    See Also
+    --------
+    matmul : Can write its result to such an array, by ``out``.
+
     Examples
     --------
     >>> import numpy as np, tilewright as tw

@@ -53,6 +53,11 @@ class Plan(ABC):
         The kernel that computes the product, with its parameters and the reasons for them.
     device : str
         The device that computes the product: "cpu" or "cuda:0", or several devices.
+
+    See Also
+    --------
+    plan : Returns such a plan.
+    tilewright.large.streaming.plan.plan.StreamPlan : The plan of a product larger than memory.
     """
 
     if TYPE_CHECKING:  # subclasses are dataclasses: a property here would count as the default of their field

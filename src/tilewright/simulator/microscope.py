@@ -150,6 +150,12 @@ def microscope(
     UnavailableError
         The compiler is not installed. PTX needs no compiler.
 
+    See Also
+    --------
+    tilewright.simulator.microscope.Observation : The class of the result.
+    TensorMap : An argument that describes an array for the copy engine.
+    tilewright.pytest_plugin.cuda_kernel : Runs a kernel in a test.
+
     Examples
     --------
     >>> import numpy as np, tilewright as tw
@@ -538,6 +544,11 @@ class Observation:
         Changes that would make source lines cheaper.
     turns : int
         How many turns the memory pipes of the multiprocessors take; the ``advice`` saves some of them.
+
+    See Also
+    --------
+    microscope : Returns an observation.
+    tilewright.pytest_plugin.cuda_kernel : Returns one in a test, and checks it.
     """
 
     kernel: str

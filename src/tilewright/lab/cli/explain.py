@@ -369,16 +369,19 @@ def _write(explanations: list[Explanation], json_file: Path | None, report_file:
 
 @app.command("occupancy")
 def occupancy_command(
-    threads: Annotated[int, typer.Argument(metavar="THREADS", help="Threads of a block, such as 256.")],
-    registers: Annotated[int, typer.Option(metavar="NUMBER", help="Registers of a thread.")] = 0,
-    shared: Annotated[int, typer.Option(metavar="BYTES", help="Shared memory of a block, static and dynamic.")] = 0,
+    threads: Annotated[int, typer.Argument(metavar="THREADS", help="The number of threads of a block, such as 256.")],
+    registers: Annotated[int, typer.Option(metavar="NUMBER", help="The number of registers of a thread.")] = 0,
+    shared: Annotated[
+        int, typer.Option(metavar="BYTES", help="Bytes of shared memory of a block, static and dynamic together.")
+    ] = 0,
     gpu: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="The card, such as T4. Repeatable. Default: all known.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A GPU, such as T4. May be repeated. Default: all known GPUs."),
     ] = None,
 ) -> None:
-    """How many blocks a multiprocessor holds, and what limits it.
+    """Show how many blocks a multiprocessor holds, and what limits this number.
 
-    A block that no card can launch (too many threads, registers, or too much shared memory) is refused.
+    A block that no card can launch is refused: it has too many threads or registers, or too much shared memory.
     """
     from ...simulator.gpus import GPUS, find_gpu
     from ...simulator.occupancy import occupancy as occupancy_of

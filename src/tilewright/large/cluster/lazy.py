@@ -240,6 +240,11 @@ def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: fl
     UnavailableError
         Dask is not installed, or Dask's query planning of arrays is on.
 
+    See Also
+    --------
+    multiply : Multiplies on a cluster at once, with ``cluster``.
+    tilewright.matmul : Multiplies arrays in memory.
+
     Notes
     -----
     The bits of the result depend only on the shape, the dtype and the kernel, which is the same on processors of one

@@ -95,6 +95,10 @@ def open_matrix(
     UnavailableError
         The library of the format or of the URL is not installed.
 
+    See Also
+    --------
+    multiply : Multiplies such a matrix.
+
     Examples
     --------
     >>> import numpy as np, tempfile, pathlib

@@ -179,6 +179,10 @@ class TensorMap:
     OperandError
         The array is not C-contiguous, or a tensor map cannot have its dtype.
 
+    See Also
+    --------
+    microscope : Runs kernels that take tensor maps.
+
     Examples
     --------
     >>> import numpy as np, tilewright as tw

@@ -57,6 +57,11 @@ class StreamPlan(Plan):
     gram, triangle : bool
         Whether C is known to equal its transpose; and whether only one triangle of it is computed, and copied to the
         other.
+
+    See Also
+    --------
+    plan_multiply : Returns such a plan.
+    tilewright.product.plan.Plan : What all plans have in common.
     """
 
     grid: Grid
