@@ -96,7 +96,7 @@ _Axes = Annotated[
         metavar="OF_A:OF_B",
         help="The axes that are summed, as in numpy.tensordot: 0:0 is Aᵀ·B, and 1,2:0,1 sums over two axes. A "
         "number N means the last N axes of A and the first N of B. Default: the last axis of A and the first "
-        "of B.",
+        "of B, which must then be a matrix.",
     ),
 ]
 _Precision = Annotated[

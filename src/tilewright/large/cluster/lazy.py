@@ -215,9 +215,9 @@ def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: fl
         The right operand.
     memory : int or str, optional
         The most memory that each task may take: bytes, or a text such as "1GiB". A task multiplies on one thread. It
-        needs memory for two copies of a tile of C and for panels of both operands. The default is 40 % of the memory of
-        the smallest worker, less what its process takes, divided by its threads. Without a ``distributed.Client`` it is
-        computed from this machine's free memory instead. Larger tasks move less data.
+        needs memory for two copies of a tile of C and for panels of both operands. The default is computed from the
+        smallest worker: its memory less what its process takes, divided by its threads, and of this 40 %. Without a
+        ``distributed.Client`` it is computed from this machine's free memory instead. Larger tasks move less data.
 
     Returns
     -------
