@@ -379,7 +379,7 @@ def occupancy_command(
         typer.Option(metavar="NAME", help="A GPU, such as T4. May be repeated. Default: all known GPUs."),
     ] = None,
 ) -> None:
-    """Show how many blocks a multiprocessor holds, and what limits this number.
+    """Show how many blocks a multiprocessor holds, and why.
 
     A block that no card can launch is refused: it has too many threads or registers, or too much shared memory.
     """
