@@ -175,7 +175,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of all arrays of each measurement of a bandwidth, which reaches 20, on a machine with 260 MiB of L3."""
     sizes: list[int] = []
 
-    def measure(dtype: str, threads: int, nbytes: int, repeats: int) -> tuple[float, float]:
+    def measure(dtype: str, threads: int, nbytes: int) -> tuple[float, float]:
         sizes.append(nbytes)
         return 20.0, 1.0
 

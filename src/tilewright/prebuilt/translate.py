@@ -22,7 +22,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array
 
-from ..cpu.codegen import machine_numbers
+from ..cpu.codegen import direct, machine_numbers
 from ..cpu.codegen.deferred import apart
 from ..cpu.codegen.settings import SETTINGS
 from ..cpu.codegen.vectors import I64
@@ -190,9 +190,12 @@ class Translator:
     def _linked(self, is_for_calls: bool) -> Any:
         """All modules as one, of which only what the library offers can be seen from outside."""
         settings = {machine_numbers.PREFIX + name for name in SETTINGS}
-        for name in sorted(settings) if is_for_calls else ():
-            ir.GlobalVariable(self._wrappers, I64, name).initializer = I64(0)
         offered = {function.name for function in self._wrappers.functions if function.blocks}
+        if is_for_calls:
+            for name in sorted(settings):
+                ir.GlobalVariable(self._wrappers, I64, name).initializer = I64(0)
+            for add_table in direct.TABLES.values():
+                add_table(self._wrappers)
         module = llvm.parse_assembly(cgutils.normalize_ir_text(str(self._wrappers)))
         for library in self._libraries.values():
             module.link_in(library._final_module, preserve=True)  # other objects need it, too
@@ -203,7 +206,7 @@ class Translator:
             for compiled in function.real.overloads.values():
                 if compiled.fndesc.llvm_func_name in defined:
                     module.get_function(compiled.fndesc.llvm_func_name).add_function_attribute("noinline")
-        offered |= settings | set(self._names.values())
+        offered |= settings | set(self._names.values()) | set(direct.TABLES)
         # In kernels as Numba has them: LLVM inlines an internal function that has one caller, however large, and loops that
         # are then compiled as one function keep addresses on the stack. A call of a small product is faster so.
         inlined = "internal" if is_for_calls else "linkonce_odr"
@@ -211,6 +214,8 @@ class Translator:
             for value in values:
                 if not value.is_declaration:
                     value.linkage = "external" if value.name in offered else hidden
+                if value.name in direct.TABLES:
+                    value.visibility = "hidden"  # within the library: its address needs no look-up
         module.verify()
         return module
 

@@ -11,6 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from . import machine_numbers
 from .sizes import ALIGNMENT, LOW
 from .vectors import I8, I32, I64, Vectors, bits_of, counted_loop
 
@@ -79,6 +80,10 @@ PLACES = 3
 #: the first-level cache, its rows come from the second one, and processors do not foresee rows that lie far apart. On 16
 #: cores of a Xeon products of 256³ to 500³ took 8 % less time, in the mean of ten comparisons.
 _ROWS_AHEAD = 8
+#: What the names of tables of tiles begin with.
+PREFIX = "tilewright.direct."
+#: For each table of a library's code: adds it to a module. Several objects use a table, and one of them defines it.
+TABLES: dict[str, Callable[[Any], object]] = {}
 
 
 class _TileArguments(NamedTuple):
@@ -182,7 +187,7 @@ def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]
 def _table(module: Any, scalar: Any, lanes: int, heights: Sequence[int], pairs: bool) -> Any:
     """``table[special][nv − 1][mr − 1]``: the tile of ``mr`` rows × ``nv`` vectors, of which the last is masked. ``special``
     ones have half a vector as the last, where masks are free, or whole vectors only, elsewhere."""
-    name = f"tilewright.direct.{'pairs.' * pairs}{scalar}x{lanes}." + ".".join(map(str, heights))
+    name = f"{PREFIX}{'pairs.' * pairs}{scalar}x{lanes}." + ".".join(map(str, heights))
     if name in module.globals:
         return module.globals[name]
     pointer = scalar.as_pointer()
@@ -190,24 +195,38 @@ def _table(module: Any, scalar: Any, lanes: int, heights: Sequence[int], pairs: 
     places, paces = [pointer] * PLACES, [I64] * PLACES
     parameters = numbers._replace(a=pointer, b=pointer, c=pointer, places=places, paces=paces)
     kind = ir.FunctionType(ir.VoidType(), parameters.flat)
-    rows = ir.ArrayType(kind.as_pointer(), max(heights))
-    none = ir.Constant(kind.as_pointer(), None)
-    lines = []
-    special = "half" if lanes * bits_of(scalar) == MASKS_ARE_FREE else "whole"
     # Not half a vector of complex numbers: with vectors of two widths, tall tiles need more registers than there are.
-    for last in ("masked",) if pairs and special == "half" else ("masked", special):
-        for nv, height in enumerate(heights, 1):
-            make = functools.partial(_tile, module, kind, lanes=lanes, last=last, pairs=pairs)
-            tiles = [
-                make(f"{name}.{mr}x{nv}", mr, nv, prefetches=2 * mr > min(height, LOW)) for mr in range(1, height + 1)
-            ]
-            lines.append(ir.Constant(rows, tiles + [none] * (max(heights) - height)))
-    vectors = ir.ArrayType(rows, len(heights))
-    halves = [ir.Constant(vectors, lines[at : at + len(heights)]) for at in range(0, len(lines), len(heights))]
-    table = ir.GlobalVariable(module, ir.ArrayType(vectors, len(halves)), name)
-    table.initializer = ir.Constant(table.type.pointee, halves)
-    table.global_constant, table.linkage = True, "internal"
-    return table
+    special = "half" if lanes * bits_of(scalar) == MASKS_ARE_FREE else "whole"
+    lasts = ("masked",) if pairs and special == "half" else ("masked", special)
+    vectors = ir.ArrayType(ir.ArrayType(kind.as_pointer(), max(heights)), len(heights))
+
+    def declared(module: Any) -> Any:
+        table = ir.GlobalVariable(module, ir.ArrayType(vectors, len(lasts)), name)
+        table.global_constant = True
+        return table
+
+    def defined(module: Any) -> Any:
+        table, none = declared(module), ir.Constant(kind.as_pointer(), None)
+        halves = []
+        for last in lasts:
+            rows = []
+            for nv, height in enumerate(heights, 1):
+                make = functools.partial(_tile, module, kind, lanes=lanes, last=last, pairs=pairs)
+                tiles = [
+                    make(f"{name}.{mr}x{nv}", mr, nv, prefetches=2 * mr > min(height, LOW))
+                    for mr in range(1, height + 1)
+                ]
+                rows.append(ir.Constant(vectors.element, tiles + [none] * (max(heights) - height)))
+            halves.append(ir.Constant(vectors, rows))
+        table.initializer = ir.Constant(table.type.pointee, halves)
+        return table
+
+    if not machine_numbers.for_library:
+        table = defined(module)
+        table.linkage = "internal"
+        return table
+    TABLES[name] = defined
+    return declared(module)
 
 
 def _tile(

@@ -27,10 +27,12 @@ from .machine_code import need_machine_code
 from .peaks_code import BITS, CHAINS, multiply_add, triad
 from .threads import Team
 
-_SAMPLES = 8
+#: A sample takes so long, at least. There are so many samples, but of long ones no more than fit in so many seconds, and so
+#: many at least: a user waits for them, and 8 samples from a cache of 300 MiB took 3 s.
 _SAMPLE_S = 0.02
-#: A figure is measured so many times while other programs disturb it.
-_ROUNDS = 3
+_SAMPLES, _LEAST_SAMPLES, _MOST_S = 8, 3, 0.4
+#: A figure is measured so many times while other programs disturb it, if that takes no longer than this.
+_ROUNDS, _MOST_S_OF_ROUNDS = 3, 1.0
 #: Threads that had a processor for this share of the best sample, or more, were not disturbed.
 UNDISTURBED = 0.9
 #: Threads on cores of their own reach together at least this share of as many times what one reaches.
@@ -114,7 +116,7 @@ def _measure_peak(dtype: str, threads: int) -> Measured:
         steps *= 2
         elapsed, _ = _timed([functools.partial(run, steps, operands[0])])
     jobs = [functools.partial(run, steps, x) for x in operands]
-    best, share = min(_timed(jobs) for _ in range(_SAMPLES))
+    best, share = _best(jobs)
     return 2.0 * CHAINS * lanes * steps * threads / best / 1e9, share
 
 
@@ -122,11 +124,11 @@ def _measure_bandwidth(room: int | None, dtype: str, threads: int) -> Measured |
     last = _last_cache()
     wanted = min(MOST_CACHES * last, max(USUAL_CACHES * last, 256 << 20))
     nbytes = min(wanted, _free(), wanted if room is None else room)
-    return _triad_gbs(dtype, threads, nbytes, repeats=1) if nbytes >= LEAST_CACHES * last else None
+    return _triad_gbs(dtype, threads, nbytes) if nbytes >= LEAST_CACHES * last else None
 
 
 def _measure_cache_bandwidth(dtype: str, threads: int) -> Measured:
-    return _triad_gbs(dtype, threads, min(_last_cache() // 2, _free()), repeats=16)
+    return _triad_gbs(dtype, threads, min(_last_cache() // 2, _free()))
 
 
 def _free() -> int:
@@ -138,8 +140,8 @@ def _last_cache() -> int:
     return machine().l3 or machine().l2 or 32 << 20
 
 
-def _triad_gbs(dtype: str, threads: int, nbytes: int, repeats: int) -> Measured:
-    """The bandwidth of the triad over ``nbytes`` in all, ``repeats`` times a sample, in 1e9 bytes per second."""
+def _triad_gbs(dtype: str, threads: int, nbytes: int) -> Measured:
+    """The bandwidth of the triad over ``nbytes`` in all, in 1e9 bytes per second."""
     kind = np.dtype(dtype)
     size = max(8, nbytes // 3 // kind.itemsize // threads)
     run = _compiled(triad, dtype)
@@ -147,9 +149,18 @@ def _triad_gbs(dtype: str, threads: int, nbytes: int, repeats: int) -> Measured:
     for x, y, out in arrays:
         x[:], y[:], out[:] = 1.5, 2.5, 0.0  # touch the pages: an untouched page is one shared page of zeros
         run(x[:8], y[:8], out[:8], 1)
-    jobs = [functools.partial(run, x, y, out, repeats) for x, y, out in arrays]
-    best, share = min(_timed(jobs) for _ in range(_SAMPLES))
+    once, _ = _timed([functools.partial(run, *three, 1) for three in arrays])
+    repeats = math.ceil(_SAMPLE_S / once)
+    best, share = _best([functools.partial(run, *three, repeats) for three in arrays])
     return 3.0 * size * threads * kind.itemsize * repeats / best / 1e9, share
+
+
+def _best(jobs: Sequence[Callable[[], object]]) -> tuple[float, float]:
+    """The fastest of several runs of all jobs: its seconds, and the share of them in which its threads had a processor."""
+    found, start = [_timed(jobs)], time.perf_counter()
+    while len(found) < _SAMPLES and (len(found) < _LEAST_SAMPLES or time.perf_counter() - start < _MOST_S):
+        found.append(_timed(jobs))
+    return min(found)
 
 
 def _timed(jobs: Sequence[Callable[[], object]]) -> tuple[float, float]:
@@ -201,12 +212,12 @@ def _cached(what: str, dtype: str, threads: int, measure: Callable[[str, int], M
 def _measured(measure: Callable[[], Measured | None], wanted: float) -> Measured:
     """The best of _ROUNDS measurements, or the first whose threads had a processor for the share ``wanted``; zeros where
     there is not enough memory."""
-    best = 0.0, 0.0
+    best, start = (0.0, 0.0), time.perf_counter()
     with announced("measuring this machine's peaks"), contextlib.suppress(MemoryError):
         for _ in range(_ROUNDS):
             found = measure()
             best = max(best, found or best)
-            if found is None or best[1] >= wanted:
+            if found is None or best[1] >= wanted or time.perf_counter() - start > _MOST_S_OF_ROUNDS:
                 break
     return best
 

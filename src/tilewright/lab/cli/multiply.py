@@ -221,7 +221,7 @@ def multiply_command(
         job = stack.enter_context(job_on(cluster, x, y, output, options, only_planned=dry_run))
         if verify:
             check_dtypes_verifiable(job)
-        if resume:
+        if resume or job.discarded:
             console.print(_resume_text(job, output), highlight=False, markup=False)
         if not job.complete:
             show_plan(console, job.plan)
@@ -296,6 +296,11 @@ def _axes(text: str | None) -> Any:
 
 
 def _resume_text(job: Job, output: str) -> str:
+    if job.discarded:
+        return (
+            f"{job.discarded} finished tiles of an interrupted run are discarded: --resume would continue that run, if A, B "
+            "and the options are the same"
+        )
     if job.complete:
         return f"resume: {output} is complete, and was made from this A and B: nothing is left to do"
     if job.begun is None:

@@ -102,7 +102,8 @@ class RunTotals:
 @dataclass
 class Job:
     """``plan`` says what ``run`` will do, ``measured`` what it has done so far. ``complete``: an earlier run has finished
-    the result, so that nothing is left to do."""
+    the result, so that nothing is left to do. ``discarded`` tiles of an interrupted run are finished, and are lost when this
+    job runs, because it does not resume that run."""
 
     product: Product
     placement: Placed
@@ -115,6 +116,7 @@ class Job:
     begun: BegunProduct | None
     plan: StreamPlan
     complete: bool = False
+    discarded: int = 0
     measured: RunTotals = field(init=False)
     #: Whether the journal names an unfinished file, so that another run can go on with its tiles.
     resumable: bool = field(init=False)
@@ -263,7 +265,7 @@ def plan_job(
     Raises MemoryLimitError for what cannot fit, ResumeError where the product cannot be taken up, FileError.
     """
     work = journal = begun = None
-    complete = False
+    complete, discarded = False, 0
     facts: Mapping[str, str] = {}
     if isinstance(target, (str, os.PathLike)):
         # With resume, an existing file may be the finished result, or what the interrupted run was to overwrite.
@@ -283,13 +285,23 @@ def plan_job(
             work.output = dataclasses.replace(output, overwrite=overwrite)
             if not complete:
                 work.output.check()
+        else:
+            discarded = _finished_tiles(work)
     if complete:
         plan = plan_nothing(Problem(*product.shape, product.dtype.name), placement.room)
         plan = _on_places(plan, product, placement)
         return Job(product, placement, compute, plan.rates, target, work, journal, facts, None, plan, complete)
     rates = placement.rates(product.a, product.b, target, dtype_of_blocks(placement.choice.compute))
     plan = _on_places(_planned(product, placement, rates, begun, options.partition), product, placement)
-    return Job(product, placement, compute, rates, target, work, journal, facts, begun, plan)
+    return Job(product, placement, compute, rates, target, work, journal, facts, begun, plan, discarded=discarded)
+
+
+def _finished_tiles(work: WorkDirectory) -> int:
+    """How many tiles of an interrupted run are in the unfinished matrix; 0 where its journal cannot be read."""
+    with contextlib.suppress(ResumeError):
+        begun = read_journal(work.path / JOURNAL)
+        return len(begun.finished) if begun is not None and begun.inode == work.unfinished else 0
+    return 0
 
 
 def refuse_inside(target: Path, sources: Sequence[Source]) -> None:
