@@ -1,4 +1,4 @@
-"""Docstrings as Markdown: their doctests become blocks of code, and names of this package become links."""
+"""Docstrings as Markdown: doctests become blocks of code, names of this package and sections "See Also" become links."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import tilewright
 DOCTEST = re.compile(r"(?:^|(?<=\n))(>>> .*?)(?=\n[ \t]*\n(?!>>> )|\s*\Z)", re.DOTALL)
 #: "see ``matmul``", where the text sends the reader to another entry of the reference.
 SEE = re.compile(rf"\b(see\s+)``(?:tilewright\.)?({'|'.join(tilewright.__all__)})``")
+#: A section "See Also" with its entries, ``name : What it does.``, one a line.
+SEE_ALSO = re.compile(r"(?<=^See Also\n--------\n)(?:[\w.]+ : .*\n?)+", re.MULTILINE)
 #: The errors of the package: sections "Raises" name them without their module.
 ERRORS = [name for name in vars(tilewright.errors) if name.endswith("Error")]
 
@@ -34,13 +36,34 @@ def linked(text: str) -> str:
     return SEE.sub(r"\1[`\2`][tilewright.\2]", text)
 
 
+def listed(text: str) -> str:
+    """The text of a docstring with the entries of its section "See Also" as a list of links.
+
+    A public name stands for itself in the package; any other name is written in full.
+
+    >>> print(listed("One.\\n\\nSee Also\\n--------\\nplan : Shows more.\\ntilewright.jax.matmul : For JAX."))
+    One.
+    <BLANKLINE>
+    See Also
+    --------
+    - [`plan`][tilewright.plan]: Shows more.
+    - [`tilewright.jax.matmul`][]: For JAX.
+    """
+    return SEE_ALSO.sub(lambda match: "".join(map(_entry, match[0].splitlines(keepends=True))), text)
+
+
+def _entry(line: str) -> str:
+    name, _, words = line.partition(" : ")
+    return f"- [`{name}`][{f'tilewright.{name}' if name in tilewright.__all__ else ''}]: {words}"
+
+
 class Doctests(griffe.Extension):
     """Called by griffe for every object that it has read."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Changes the docstring of an object where it has one."""
         if obj.docstring:
-            obj.docstring.value = fenced(linked(obj.docstring.value))
+            obj.docstring.value = fenced(linked(listed(obj.docstring.value)))
 
     def on_module(self, *, mod: griffe.Module, **_: Any) -> None:
         """Lets each module know the errors, so that their names become links."""

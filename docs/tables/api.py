@@ -44,7 +44,7 @@ def first_sentence(name: str) -> str:
     """The first sentence of an entry's docstring, as Markdown.
 
     >>> first_sentence("tilewright.gemm"), first_sentence("tilewright.errors")
-    ('C ← α·A·B + β·C in place, as BLAS means it.', 'What was wrong, what was given, and what to do about it.')
+    ('C ← α·A·B + β·C in place, as in BLAS.', 'The errors that callers can cause.')
     """
     text = docstring(name).split("\n\n")[0].replace("\n", " ")
     return re.split(r"(?<=[.])\s(?=[A-Z])", text)[0]

@@ -1,4 +1,4 @@
-"""``python -m tilewright``, and the ``tilewright`` command."""
+"""The command ``tilewright``, also ``python -m tilewright``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _default_format = warnings.formatwarning
 
 
 def main() -> None:
-    """Run the command line; every error a user can cause is one line on stderr and an exit code."""
+    """Run the command line. An error that a user can cause becomes one line on stderr and an exit code."""
     if sys.argv[1:2] == ["run"] and sys.argv[2:] and sys.argv[2] not in ("-h", "--help"):
         run_accelerated(sys.argv[2:])
         return
@@ -30,9 +30,10 @@ def main() -> None:
 
 
 def run_accelerated(arguments: list[str]) -> None:
-    """``tilewright run``: run a script, or a module after ``-m``, as ``python`` does, while Tilewright multiplies for NumPy.
+    """``tilewright run``: run a script, or with ``-m`` a module, as ``python`` does, while Tilewright computes NumPy's
+    products.
 
-    It needs NumPy alone. The program's own errors and exit code are left as they are.
+    This command needs no extra. The program's own errors and exit code are unchanged.
     """
     is_module = arguments[0] == "-m"
     sys.argv = arguments[is_module:]
@@ -55,7 +56,7 @@ def run_accelerated(arguments: list[str]) -> None:
 
 
 def run_command_line() -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     try:
         from .lab.cli import app
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Products of Dask arrays: ``tilewright.dask.matmul``. Needs the extra ``cluster``."""
+"""Products of Dask arrays: ``tilewright.dask.matmul``. This module needs the extra ``cluster``."""
 
 from __future__ import annotations
 

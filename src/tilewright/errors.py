@@ -1,7 +1,7 @@
-"""What was wrong, what was given, and what to do about it.
+"""The errors that callers can cause. Each message says what was wrong, what was given, and what to do.
 
-Every error that a caller can cause is one of these. Each is also a fitting built-in exception, so that code can catch it
-without importing Tilewright. Messages name the argument, the rule and the value received.
+All of them derive from ``TilewrightError``. Each one also derives from a built-in exception such as ValueError, so that
+a program can catch it without importing Tilewright.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class TilewrightError(Exception):
-    """Base of every error that Tilewright raises on purpose."""
+    """Base class of all errors that Tilewright raises on purpose."""
 
     exit_code = 2
     #: Whether the message may have several lines where it is shown; elsewhere they are joined.
@@ -19,19 +19,20 @@ class TilewrightError(Exception):
 
 
 class ShapeError(TilewrightError, ValueError):
-    """Shapes that cannot be multiplied: a mismatch of k, a scalar operand, an ``out`` of another shape."""
+    """The shapes cannot be multiplied: the operands differ in k, an operand is a scalar, or ``out`` has another
+    shape."""
 
 
 class OperandError(TilewrightError, TypeError):
-    """An operand of a type that holds no usable matrix: closed, freed, masked, sparse, of text."""
+    """An operand that holds no usable matrix: it is closed, freed, masked or sparse, or it holds text."""
 
 
 class ReadOnlyError(OperandError, ValueError):
-    """An array that should receive a product and is read-only. NumPy raises ValueError for it."""
+    """The array that should receive a product is read-only. Like NumPy's error for this, it is a ValueError."""
 
 
 class DTypeError(TilewrightError, TypeError):
-    """A dtype that cannot be multiplied, or cannot be cast to the one asked for."""
+    """A dtype that cannot be multiplied, or that cannot be cast to the requested dtype."""
 
 
 class UsageError(TilewrightError, ValueError):
@@ -46,46 +47,47 @@ class KernelFileError(UsageError):
 
 
 class HeaderError(KernelFileError):
-    """A CUDA kernel whose header is missing or wrong; the message shows the lines that it needs."""
+    """A CUDA kernel without the comment that describes it, or with a wrong one. The message shows the lines that are
+    needed."""
 
 
 class RecordError(TilewrightError, ValueError):
-    """A record file that is truncated, of another schema, or not comparable."""
+    """A file of benchmark records that is truncated, has another schema, or cannot be compared."""
 
 
 class FileError(TilewrightError, OSError):
-    """A file of a matrix that is missing, truncated, damaged or in use, or does not fit on the disk."""
+    """A file of a matrix that is missing, truncated, damaged, in use, or too large for the disk."""
 
 
 class UnavailableError(TilewrightError, RuntimeError):
-    """A device or library that this machine does not have."""
+    """A device or library that is not available on this machine."""
 
     exit_code = 3
 
 
 class MemoryLimitError(TilewrightError, MemoryError):
-    """A product that needs more memory than there is, or than it may take: the message says how much it needs."""
+    """A product needs more memory than there is, or than it may use. The message says how much it needs."""
 
 
 class ClusterError(TilewrightError, RuntimeError):
-    """A cluster that cannot be reached, was lost, or has workers that cannot compute a product together."""
+    """A cluster cannot be reached or was lost, or its workers cannot compute a product together."""
 
     exit_code = 3
 
 
 class ResumeError(TilewrightError, ValueError):
-    """A product that cannot be resumed, because an input or an option has changed since it was begun."""
+    """An interrupted product cannot be resumed, because an input or an option has changed since it began."""
 
 
 class VerificationError(TilewrightError, ArithmeticError):
-    """A product that is farther from A·B than was promised.
+    """A product differs from A·B by more than the guaranteed error.
 
     Attributes
     ----------
     error : float
         The largest error of an element that was found, relative to |A||B|.
     bound : float
-        The error that was promised.
+        The guaranteed error bound.
     """
 
     exit_code = 1
@@ -99,28 +101,29 @@ class VerificationError(TilewrightError, ArithmeticError):
 
 
 class CompileError(TilewrightError, ValueError):
-    """Source that the CUDA compiler refuses; the message quotes the compiler, with file and line."""
+    """The CUDA compiler refuses the source. The message quotes the compiler's errors, with file and line."""
 
     multiline = True
 
 
 class RequirementError(TilewrightError, AssertionError):
-    """A launch that breaks a requirement of ``Observation.require``; the message names the source lines."""
+    """A launch does not keep a requirement of ``Observation.require``. The message names the source lines."""
 
     exit_code = 1
     multiline = True
 
 
 class CacheWarning(UserWarning):
-    """The cache of compiled code is not safe, or cannot be written: each process compiles again. Shown once per process."""
+    """The cache of compiled code is unsafe or cannot be written, so each process compiles again. Shown once per
+    process."""
 
 
 class LaunchError(TilewrightError, RuntimeError):
-    """A GPU refused a kernel, or stopped it: the message names kernel, launch and cause."""
+    """A GPU refused or stopped a kernel. The message names the kernel, the launch and the cause."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The hint that ends an error about an unknown name.
+    """The last words of an error about an unknown name: similar names, or all known ones.
 
     >>> did_you_mean("cpu/naiv", ["cpu/naive", "cpu/blocked"])
     'did you mean cpu/naive?'

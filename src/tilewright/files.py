@@ -1,4 +1,4 @@
-"""The public name of ``large.files``: matrices in files and at URLs, for programs of your own."""
+"""Matrices in files and at URLs, for your own programs: the public name of ``large.files``."""
 
 from .large.files import open_matrix
 

@@ -1,7 +1,8 @@
-"""Products in programs of JAX: ``matmul`` under ``jax.jit``, ``jax.grad`` and ``jax.vmap``, on the host and on a GPU.
+"""Products in JAX programs: ``matmul`` works under ``jax.jit``, ``jax.grad`` and ``jax.vmap``, on the host and on a
+GPU.
 
-A compiled program calls back into Python for each product, with the addresses of its buffers: nothing is copied to the host,
-and on a GPU the product is submitted to the program's stream. A call costs tens of microseconds of host time.
+For each product a compiled program calls Python with the addresses of its buffers. Nothing is copied to the host. On a
+GPU the product is submitted to the program's stream. Each call takes tens of microseconds on the host.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ __all__ = ["matmul"]
 
 
 def matmul(a: ArrayLike, b: ArrayLike, *, precision: str | float = "standard") -> jax.Array:
-    """The product of two JAX arrays; shapes are those of ``jax.numpy.matmul``.
+    """The product of two JAX arrays, with the shapes of ``jax.numpy.matmul``.
 
-    It can be compiled, differentiated and vectorised: ``jax.jit``, ``jax.grad``, ``jax.vmap``.
+    It works under ``jax.jit``, ``jax.grad`` and ``jax.vmap``.
 
     Parameters
     ----------
@@ -29,17 +30,21 @@ def matmul(a: ArrayLike, b: ArrayLike, *, precision: str | float = "standard") -
     b : array of shape (…, k, n) or (k,)
         The right operand.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. It holds for the gradients, too.
+        The guaranteed error bound: see ``matmul``. The bound holds for the gradients, too.
 
     Returns
     -------
     array of shape (…, m, n)
-        A JAX array of the operands' promoted dtype.
+        A JAX array of the dtype to which the operands are promoted.
 
     Raises
     ------
     TilewrightError
-        What ``tilewright.matmul`` raises.
+        Any error that ``tilewright.matmul`` raises.
+
+    See Also
+    --------
+    tilewright.matmul : Takes JAX arrays too, outside ``jax.jit``, with more options.
 
     Examples
     --------

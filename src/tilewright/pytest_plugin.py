@@ -1,6 +1,7 @@
-"""The plugin for pytest: a test marked ``cuda_kernel`` runs a CUDA kernel on the CPU, by the fixture of the same name.
+"""The plugin for pytest: the marker and the fixture ``cuda_kernel`` run a CUDA kernel on the CPU in a test.
 
-Every run of pytest loads this module where the package is installed, so it imports nothing else of it before a test asks.
+Every run of pytest loads this module if the package is installed. So this module imports the rest of the package only
+when a test uses the fixture.
 """
 
 from __future__ import annotations
@@ -21,23 +22,29 @@ _MARKER = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker."""
+    """Register the marker ``cuda_kernel``."""
     config.addinivalue_line("markers", _MARKER)
 
 
 @pytest.fixture
 def cuda_kernel(request: pytest.FixtureRequest) -> Callable[..., Observation]:
-    """A function that runs the kernel of the test's marker ``cuda_kernel`` with the arguments that it gets.
+    """A fixture: a function that runs the kernel named in the test's marker ``cuda_kernel``.
 
-    The marker is ``cuda_kernel(file, kernel=None, *, require={"findings": 0}, **launch)``. The file is looked for
-    beside the test; ``launch`` are options of ``tilewright.microscope``: grid, block, defines, …
+    The marker is ``cuda_kernel(file, kernel=None, *, require={"findings": 0}, **launch)``. A relative path ``file``
+    starts at the folder of the test. ``launch`` are options of ``tilewright.microscope``, such as ``grid``, ``block``
+    and ``defines``.
 
     Returns
     -------
     function
-        It takes the kernel's arguments, and options of the launch as keywords, which replace those of the marker.
-        It returns an ``Observation``. The test fails unless the launch keeps to the marker's ``require`` (see
-        ``Observation.require``); without it, unless there are no findings.
+        The function takes the kernel's arguments. Its keyword arguments are options of the launch, which replace those
+        of the marker. It returns an ``Observation``. The test fails if the launch does not keep the marker's
+        ``require`` (see ``Observation.require``). Without ``require`` the test fails if there are findings.
+
+    See Also
+    --------
+    microscope : Runs a kernel without pytest.
+    tilewright.simulator.microscope.Observation : What the function returns.
     """
     # The marker nearest to the test comes first: its options replace those of the class or module.
     markers = list(request.node.iter_markers("cuda_kernel"))

@@ -1,8 +1,8 @@
-"""Products in programs of PyTorch: ``matmul`` and ``einsum`` of tensors, and ``Linear`` in place of
+"""Products in PyTorch programs: ``matmul``, ``einsum`` and others for tensors, and ``Linear``, which replaces
 ``torch.nn.Linear``.
 
-Gradients of every order are recorded, ``torch.compile`` keeps a product as one node of its graph, and autocast
-applies as to ``torch.matmul``. PyTorch 2.4 or later is needed.
+The functions have gradients of every order, ``torch.compile`` keeps each product as one node of its graph, and autocast
+applies as it does to ``torch.matmul``. This module needs PyTorch 2.4 or later.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _AUTOCAST = ("cpu", "cuda")
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | float = "standard") -> torch.Tensor:
-    """The product of two tensors, with gradients; shapes are those of ``torch.matmul``.
+    """The product of two tensors, with gradients and the shapes of ``torch.matmul``.
 
-    Inside ``torch.autocast`` both operands are rounded to its dtype first, except float64, as ``torch.matmul``
-    does; ``tilewright.matmul`` multiplies what it gets.
+    Inside ``torch.autocast`` both operands are first rounded to autocast's dtype, except float64, as by
+    ``torch.matmul``. ``tilewright.matmul`` ignores autocast.
 
     Parameters
     ----------
@@ -36,17 +36,23 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | float = "standa
     b : Tensor of shape (…, k, n) or (k,)
         The right operand, on the same device.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. It holds for the gradients, too.
+        The guaranteed error bound: see ``matmul``. The bound holds for the gradients, too.
 
     Returns
     -------
     Tensor of shape (…, m, n)
-        The product, without the axis that was added to a vector.
+        The product. If an operand is a vector, the axis that was added to it is removed.
 
     Raises
     ------
     TilewrightError
-        What ``tilewright.matmul`` raises.
+        Any error that ``tilewright.matmul`` raises.
+
+    See Also
+    --------
+    tilewright.matmul : Takes tensors too, with more options, and ignores autocast.
+    tilewright.torch.Linear : A layer whose products are computed so.
+    tilewright.torch.einsum : Contracts tensors.
 
     Examples
     --------
@@ -62,7 +68,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | float = "standa
 def grouped_matmul(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
     """``tilewright.grouped_matmul`` of tensors, with gradients.
 
-    Inside ``torch.autocast`` it has its dtype, as ``matmul``.
+    Inside ``torch.autocast`` the operands are first rounded to autocast's dtype, as by ``matmul``.
 
     Parameters
     ----------
@@ -71,7 +77,7 @@ def grouped_matmul(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | Non
     b : Tensor of shape (k, n) or (G, k, n)
         The right operand.
     offsets : integer Tensor of shape (G,), optional
-        The end of each group. On a GPU it is an int32 array there.
+        The end of each group. For operands on a GPU it is an int32 tensor on that GPU.
 
     Returns
     -------
@@ -81,7 +87,12 @@ def grouped_matmul(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | Non
     Raises
     ------
     TilewrightError
-        What ``tilewright.grouped_matmul`` raises.
+        Any error that ``tilewright.grouped_matmul`` raises.
+
+    See Also
+    --------
+    tilewright.grouped_matmul : Has more options, and ignores autocast.
+    tilewright.torch.matmul : Multiplies two tensors.
 
     Examples
     --------
@@ -98,17 +109,17 @@ def grouped_matmul(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | Non
 def einsum(subscripts: str, *operands: torch.Tensor, precision: str | float = "standard") -> torch.Tensor:
     """``tilewright.einsum`` of tensors, with gradients of every order.
 
-    PyTorch permutes and reshapes the operands, as views where it can, and ``matmul`` multiplies two of them at a
-    time. Inside ``torch.autocast`` it has its dtype, as ``matmul``.
+    PyTorch permutes and reshapes the operands, as views where possible, and ``matmul`` multiplies two of them at a
+    time. Inside ``torch.autocast`` the operands are first rounded to autocast's dtype, as by ``matmul``.
 
     Parameters
     ----------
     subscripts : str
         The labels of the axes, such as "ij,jk->ik".
     *operands : Tensor
-        The tensors, on one device.
+        The tensors, all on one device.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. It holds for each product of two operands.
+        The guaranteed error bound: see ``matmul``. The bound holds for each product of two operands.
 
     Returns
     -------
@@ -118,7 +129,12 @@ def einsum(subscripts: str, *operands: torch.Tensor, precision: str | float = "s
     Raises
     ------
     TilewrightError
-        What ``tilewright.einsum`` raises.
+        Any error that ``tilewright.einsum`` raises.
+
+    See Also
+    --------
+    tilewright.einsum : Has more options, and ignores autocast.
+    tilewright.torch.matmul : Multiplies two tensors.
 
     Examples
     --------
@@ -133,11 +149,11 @@ def einsum(subscripts: str, *operands: torch.Tensor, precision: str | float = "s
 
 
 def gram(a: torch.Tensor, *, rows: bool = False) -> torch.Tensor:
-    """``tilewright.gram`` of a tensor, with gradients: aᴴ·a, or a·aᴴ with ``rows``.
+    """``tilewright.gram`` of a tensor, with gradients: aᴴ·a, or with ``rows`` a·aᴴ.
 
-    One triangle is computed, on a GPU where a kernel can. The gradient is one product, a·(G + Gᴴ) or (G + Gᴴ)·a, of
-    the sum of the result's gradient G and its conjugate transpose. Inside ``torch.autocast`` it has its dtype, as
-    ``matmul``.
+    Only one triangle is computed; on a GPU this needs a kernel that can. The gradient takes one more product: a·(G +
+    Gᴴ), or with ``rows`` (G + Gᴴ)·a, where G is the gradient of the result. Inside ``torch.autocast`` the tensor is
+    first rounded to autocast's dtype, as by ``matmul``.
 
     Parameters
     ----------
@@ -154,7 +170,12 @@ def gram(a: torch.Tensor, *, rows: bool = False) -> torch.Tensor:
     Raises
     ------
     TilewrightError
-        What ``tilewright.gram`` raises.
+        Any error that ``tilewright.gram`` raises.
+
+    See Also
+    --------
+    tilewright.gram : Has more options, and ignores autocast.
+    tilewright.torch.matmul : Multiplies two tensors.
 
     Examples
     --------
@@ -194,10 +215,10 @@ def _by_autocast(x: torch.Tensor) -> torch.Tensor:
 
 
 class Linear(torch.nn.Linear):
-    """``torch.nn.Linear`` whose products, forward and backward, are Tilewright's.
+    """A ``torch.nn.Linear`` whose forward and backward products are computed by Tilewright.
 
-    It has the same parameters and ``state_dict``. The weight is read as it is, and its gradient has its layout. The
-    bias is added in its own dtype to sums that are not rounded yet, also inside of autocast.
+    It has the same parameters and ``state_dict`` as ``torch.nn.Linear``. The weight is not copied, and its gradient has
+    the same memory layout. The bias is added before the sums are rounded, and is not rounded to autocast's dtype.
 
     Parameters
     ----------
@@ -208,11 +229,16 @@ class Linear(torch.nn.Linear):
     bias : bool, default: True
         Whether to add a bias.
     device : torch.device or str, optional
-        Where the parameters are.
+        The device of the parameters.
     dtype : torch.dtype, optional
         The dtype of the parameters.
     invariant : bool, default: False
-        Whether a row of the result has the same bits whichever rows are computed with it: see ``matmul``.
+        Whether each row of the result has the same bits, whichever other rows are computed with it: see ``matmul``.
+
+    See Also
+    --------
+    tilewright.torch.replace_linear : Converts the layers of a model.
+    tilewright.torch.matmul : Multiplies two tensors.
 
     Examples
     --------
@@ -237,7 +263,7 @@ class Linear(torch.nn.Linear):
         self.invariant = invariant
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The layer's result: ``input``·weightᵀ + bias.
+        """The result of the layer: ``input``·weightᵀ + bias.
 
         Parameters
         ----------
@@ -247,7 +273,7 @@ class Linear(torch.nn.Linear):
         Returns
         -------
         Tensor of shape (…, out_features)
-            A row for each of them.
+            One row for each row of the input.
         """
         weight = _by_autocast(self.weight)  # before it is transposed: so its gradient is rounded row by row
         precision = INVARIANT if self.invariant else "standard"
@@ -255,22 +281,26 @@ class Linear(torch.nn.Linear):
 
 
 def replace_linear(model: torch.nn.Module, *, invariant: bool = False) -> torch.nn.Module:
-    """Make every ``torch.nn.Linear`` of a model a ``Linear``, in place.
+    """Convert every ``torch.nn.Linear`` of a model to ``tilewright.torch.Linear``, in place.
 
-    Parameters, hooks and the optimizer's references stay. Subclasses of ``torch.nn.Linear``, which may compute
-    something else, are left.
+    The layers keep their parameters and hooks, so an optimizer's references stay valid. Subclasses of
+    ``torch.nn.Linear`` are not converted, because they may compute something else.
 
     Parameters
     ----------
     model : torch.nn.Module
         The model.
     invariant : bool, default: False
-        Whether the layers are invariant: see ``Linear``.
+        Whether the products of the layers are invariant: see ``Linear``.
 
     Returns
     -------
     torch.nn.Module
         ``model`` itself.
+
+    See Also
+    --------
+    tilewright.torch.Linear : The class of the new layers.
 
     Examples
     --------

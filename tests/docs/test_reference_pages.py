@@ -20,11 +20,13 @@ MODULES = ("dask", "torch", "jax", "files")
 
 #: How the description of an option begins, wherever a product has it; those that plan say what the product would do.
 SAME_WORDS = {
-    "precision": "The error that is promised",
-    "out": "Receives the result, cast by the ``same_kind`` rule, and is returned.|The array (or file )?that would receive",
+    "precision": "The guaranteed error bound",
+    "out": "Receives the result, cast by NumPy's ``same_kind`` rule, and is returned."
+    "|The array (or file )?that would receive",
     "memory": "The most memory that (the call may add to this process|each task may take): bytes, or a text such as",
     "device_memory": "The most memory that the call may use on each GPU: bytes, or a text such as",
-    "overwrite": "Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused.",
+    "overwrite": "Whether to replace an existing file ``out`` when the result is complete. "
+    "If False, such a file is an error.",
     "out_dtype": "The dtype of the result, if not that of the operands",
     "device": "Where to multiply",
     "axes": "The axes that are summed",
@@ -78,7 +80,7 @@ def test_every_entry_has_a_line_in_the_index(reference: ModuleType) -> None:
 
 def sections(text: str) -> dict[str, dict[str, str]]:
     """The sections of a docstring in numpydoc's style: of each one its items, with their descriptions."""
-    parts = re.split(r"^(\w+)\n-+\n", text, flags=re.MULTILINE)
+    parts = re.split(r"^(\w+(?: Also)?)\n-+\n", text, flags=re.MULTILINE)
     found = {}
     for title, body in zip(parts[1::2], parts[2::2], strict=True):
         items = re.split(r"^(?=\S)", body, flags=re.MULTILINE) if title != "Notes" else [body]
@@ -136,6 +138,20 @@ def test_every_public_function_describes_its_parameters_result_and_errors(refere
                 if title not in sections(ast.get_docstring(node) or "")
             ]
     assert found == []
+
+
+def test_every_entry_names_its_neighbours(reference: ModuleType) -> None:
+    """One to four, each an entry of the pages, in the form of which ``docs/site/doctests.py`` makes links."""
+    entries = [name for page in reference.PAGES if page != "errors" for name in reference.entries(page)]
+    for name in entries:
+        section = re.search(r"^See Also\n-{8}\n((?:.+\n?)+)", reference.docstring(name), re.MULTILINE)
+        assert section, name
+        neighbours = [re.fullmatch(r"([\w.]+) : [A-Z].*[.]", line) for line in section[1].splitlines()]
+        assert all(neighbours), name
+        named = [each[1] for each in neighbours if each]
+        full = {f"tilewright.{each}" if each in tilewright.__all__ else each for each in named}
+        assert full <= {*entries} - {name}, name
+        assert len(full) == len(named) <= 4, name
 
 
 def test_a_docstring_that_leaves_something_out_is_found() -> None:

@@ -1,1 +1,1 @@
-"""The public calls on arrays: operands come in, as NumPy, a GPU's library or a list has them, and their product goes out."""
+"""The public functions on arrays of NumPy, of GPU libraries, and on lists of arrays."""

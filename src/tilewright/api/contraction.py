@@ -1,9 +1,9 @@
-"""``einsum`` and what is like it: sums of products over labelled axes, as products of matrices.
+"""``einsum`` and related functions: sums of products over labelled axes, computed as products of matrices.
 
-A contraction goes through four stages: subscripts → a plan (``plan_einsum``), which is cached → the operands, each
-read once → products of two at a time, by ``matmul``. ``product.contraction`` decides how two operands are multiplied,
-``cpu.contraction`` does it, and ``contraction_plan`` orders the products. Arrays of other libraries are permuted and
-reshaped by their library.
+A contraction goes through four stages. Its subscripts are parsed. A plan is made (``plan_einsum``) and cached. Each
+operand is read once. ``matmul`` multiplies two operands at a time. ``product.contraction`` decides how two operands are
+multiplied, ``cpu.contraction`` multiplies them, and ``contraction_plan`` orders the products. Arrays of other libraries
+are permuted and reshaped by their own library.
 """
 
 from __future__ import annotations
@@ -90,62 +90,71 @@ def einsum(
 ) -> Any:
     """The sum of products that subscripts describe, with the semantics of ``numpy.einsum``.
 
-    ``einsum("ij,jk->ik", a, b)``: each operand's axes are named by labels, of which those that the output lacks are
-    summed. Without ``->`` the output has the labels that occur once, in alphabetical order. ``...`` stands for any
-    axes, which broadcast; so does an axis of length 1. A label that an operand has twice takes its diagonal. Any
-    characters are labels, and ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` takes lists of them.
+    In ``einsum("ij,jk->ik", a, b)`` each character is the label of an axis. Labels that are not in the output are
+    summed. Without ``->`` the output has the labels that occur once, in alphabetical order. ``...`` means any number of
+    further axes; these broadcast, and so does any axis of length 1. If an operand has a label twice, its diagonal is
+    taken. Any character can be a label. ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` takes lists of labels instead of text.
 
     Parameters
     ----------
     *operands : str, then arrays; or arrays and lists of labels in turn
-        The subscripts and the arrays, of NumPy or another library, on the host or a GPU.
+        The subscripts and the arrays. The arrays may be of NumPy or another library, on the host or a GPU.
     out : array, optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned. It may have any strides and byte
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. It may have any strides and byte
         order.
     optimize : bool or str or path, default: True
-        The order in which pairs of operands are multiplied, as ``numpy.einsum_path`` and
-        ``opt_einsum.contract_path`` give it. A bool, or the name of an optimiser, changes nothing.
+        The order in which pairs of operands are multiplied: a path as ``numpy.einsum_path`` or
+        ``opt_einsum.contract_path`` returns it. A bool or the name of an optimiser is accepted and ignored.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. It holds for each product of two operands; with "highest"
-        intermediate results have the wider dtype, too.
+        The guaranteed error bound: see ``matmul``. The bound holds for each product of two operands. With "highest"
+        intermediate results also have the wider dtype.
     memory : int or str, optional
-        The most memory that the call may add to this process: bytes, or a text such as "4GiB". The notes say what
-        counts.
+        The most memory that the call may add to this process: bytes, or a text such as "4GiB". The notes below say
+        which memory counts.
 
     Returns
     -------
     array, or scalar
-        The contraction; ``out`` itself if it was given. It never shares memory with an operand. Its axes lie in
-        whatever order takes the fewest copies, as those of NumPy's do. Without any axis NumPy's arrays give a
-        scalar.
+        The contraction, or ``out`` itself if it was given. It never shares memory with an operand. As in NumPy, its
+        axes may have any order in memory: the order that needs the fewest copies. A result without axes is a NumPy
+        scalar if the operands are NumPy arrays.
 
     Raises
     ------
     UsageError
-        Subscripts or a ``precision`` that cannot be understood.
+        The subscripts or the ``precision`` are invalid.
     ShapeError
-        A label whose axes have different lengths, or an ``out`` of another shape.
+        Axes with the same label have different lengths, or ``out`` has another shape.
     DTypeError
-        A dtype that cannot be multiplied, or cannot be cast to that of ``out``.
+        A dtype that cannot be multiplied, or that cannot be cast to the dtype of ``out``.
     OperandError
-        No usable array, or operands on different devices.
+        An operand is not a usable array, or the operands are on different devices.
     MemoryLimitError
-        No slices are small enough for ``memory``.
+        Even the smallest slices need more than ``memory``.
+
+    See Also
+    --------
+    plan_einsum : Shows the order of products and the kernels.
+    tensordot : Sums over axes that are given by number.
+    multi_dot : Multiplies a chain of matrices.
+    tilewright.torch.einsum : The same for tensors inside ``torch.autocast``.
 
     Notes
     -----
-    dtypes are those of ``matmul``, promoted over all operands; integers wrap around, bool is logical. Intermediate
-    results of float16 and bfloat16 are float32. Objects and long double are left to NumPy. Arrays of other
-    libraries are permuted by their library and multiplied by ``matmul``, with gradients where that has them.
+    The dtypes are those of ``matmul``, promoted over all operands. Integers wrap around; for bool the sums and products
+    are logical. Intermediate results of float16 and bfloat16 are float32. NumPy computes Python objects and long
+    double. Arrays of other libraries are permuted by their library and multiplied by ``matmul``; they have gradients if
+    ``matmul`` has them.
 
-    Three operands or more are multiplied two by two, in the order that ``opt_einsum`` finds where it is installed,
-    and ``numpy.einsum_path`` elsewhere. Each such product is one of matrices, or a batch of them, which are read
-    where they lie or copied in pieces of at most 32 MiB. ``plan_einsum`` says how. A result of more than 32 MiB
-    does not own its memory, which is cached for later ones when its last reference goes.
+    Three operands or more are multiplied two by two. ``opt_einsum`` finds the order if it is installed, otherwise
+    ``numpy.einsum_path``. Each product of two operands is computed as a product of matrices, or of a batch of them. The
+    operands are read where they are, or copied in pieces of at most 32 MiB; ``plan_einsum`` shows which. A result of
+    more than 32 MiB does not own its memory: when its last reference is deleted, the memory is cached for later
+    results.
 
-    ``memory`` bounds intermediate results and copies of NumPy's arrays together, beside the result, the workspace
-    of kernels, and what ``matmul`` converts of bool and of 16 bits to float32. To keep it, labels are cut into
-    slices, whose sums are added in a fixed order, so bits do not depend on threads.
+    ``memory`` bounds the intermediate results and copies of NumPy arrays together. It does not count the result, the
+    workspace of kernels, and what ``matmul`` converts from bool and 16-bit floats to float32. To keep the bound, some
+    labels are cut into slices. The sums of the slices are added in a fixed order, so the bits do not depend on threads.
 
     Examples
     --------
@@ -173,33 +182,39 @@ def plan_einsum(
     precision: str | float = "standard",
     memory: float | str | None = None,
 ) -> ContractionPlan:
-    """What ``einsum`` with these arguments runs; nothing is multiplied.
+    """The plan of the call ``einsum`` with these arguments. Nothing is multiplied.
 
     Parameters
     ----------
     *operands : str, then arrays or tuples of int; or these and lists of labels in turn
-        The subscripts and NumPy's arrays. A tuple is a shape, and stands for an array of float64.
+        The subscripts and NumPy arrays. A tuple is a shape, and means a float64 array of that shape.
     out : array, optional
         The array that would receive the result.
     optimize : bool or str or path, default: True
         The order in which pairs of operands are multiplied: see ``einsum``.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
     memory : int or str, optional
         The most memory that the call may add to this process: bytes, or a text such as "4GiB".
 
     Returns
     -------
     ContractionPlan
-        The object that the call runs. Its text has the order of products, and for each one its subscripts, its size
-        as a product of matrices, which operands are copied, and the kernel.
+        The same plan that ``einsum`` makes and runs. ``print`` shows the order of the products. For each product it
+        shows the subscripts, the size as a product of matrices, the operands that are copied, and the kernel.
 
     Raises
     ------
     OperandError
-        An array of another library than NumPy.
+        An operand is an array of another library than NumPy.
     TilewrightError
-        What ``einsum`` raises before it multiplies.
+        Any error that ``einsum`` raises before it multiplies.
+
+    See Also
+    --------
+    einsum : Runs the plan.
+    plan : The plan of a matrix product.
+    tilewright.api.contraction_plan.ContractionPlan : The class of the result.
 
     Examples
     --------
@@ -272,8 +287,8 @@ def tensordot(
 ) -> Any:
     """The sum of products over axes of ``a`` and ``b``, with the semantics of ``numpy.tensordot``.
 
-    ``a``, ``b`` and ``out`` may be paths of files, and arrays larger than memory: then it is ``multiply(a, b, out,
-    axes=axes)``, which writes ``out`` block by block, and returns it.
+    ``a``, ``b`` and ``out`` may also be paths of files, or arrays larger than memory. Then the call is ``multiply(a, b,
+    out, axes=axes)``, which writes ``out`` block by block and returns it.
 
     Parameters
     ----------
@@ -282,31 +297,39 @@ def tensordot(
     b : array, or path
         The right operand.
     axes : int, or two lists of int, default: 2
-        The axes that are summed: a number, of the last axes of ``a`` and the first of ``b``; or two lists of axes,
-        or two axes, which are summed in pairs. With 0 the result is the outer product.
+        The axes that are summed. A number N means the last N axes of ``a`` and the first N of ``b``. Two lists of axes,
+        or two axes, are summed in pairs. With 0 the result is the outer product.
     out : array, or path, optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned. A file appears when it is complete.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. If it is a path, the file appears when
+        it is complete.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
     memory : int or str, optional
-        The most memory that the call may add to this process: bytes, or a text such as "4GiB". With it the product
-        is computed by ``multiply``.
+        The most memory that the call may add to this process: bytes, or a text such as "4GiB". If given, ``multiply``
+        computes the product.
     overwrite : bool, default: False
-        Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused.
+        Whether to replace an existing file ``out`` when the result is complete. If False, such a file is an error.
 
     Returns
     -------
     array, or scalar
-        The other axes of ``a``, then those of ``b``; ``out`` itself if it was given. dtypes are as for ``einsum``.
+        An array with the axes of ``a`` that are not summed, then those of ``b``; or ``out`` itself if it was given.
+        Dtypes are as for ``einsum``.
 
     Raises
     ------
     ShapeError
-        Axes of different lengths, or an ``out`` of another shape.
+        Two axes that are summed together have different lengths, or ``out`` has another shape.
     UsageError
-        Axes that are not there.
+        An operand does not have one of the ``axes``.
     TilewrightError
-        What ``einsum`` raises, and of files what ``multiply`` raises.
+        Any error that ``einsum`` raises, and for files any that ``multiply`` raises.
+
+    See Also
+    --------
+    einsum : Names the axes by labels.
+    vecdot : Sums over one axis and broadcasts the others.
+    multiply : Does the same for files, with further options.
 
     Examples
     --------
@@ -343,35 +366,41 @@ def vecdot(
 @overload
 def vecdot(a: Operand, b: Operand, /, out: OutT, *, axis: int = -1, precision: str | float = "standard") -> OutT: ...
 def vecdot(a: Any, b: Any, /, out: Any = None, *, axis: int = -1, precision: str | float = "standard") -> Any:
-    """The dot products of vectors along an axis, those of ``a`` conjugated, as ``numpy.vecdot`` and the array API have
-    them.
+    """The dot products of vectors along an axis, as ``numpy.vecdot`` and the array API define them: ``a`` is
+    conjugated.
 
     Parameters
     ----------
     a : array of shape (…, n)
-        The left operand, with n at ``axis``. The other axes broadcast with those of ``b``.
+        The left operand; ``axis`` is its axis of length n. The other axes broadcast with those of ``b``.
     b : array of shape (…, n)
         The right operand.
     out : array of shape (…), optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     axis : int, default: -1
         The axis of each operand that is summed.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
 
     Returns
     -------
     array of shape (…), or scalar
-        The dot products; ``out`` itself if it was given. dtypes are as for ``einsum``.
+        The dot products, or ``out`` itself if it was given. Dtypes are as for ``einsum``.
 
     Raises
     ------
     ShapeError
-        A mismatch of n or of the batch, or a scalar operand.
+        The operands differ in n, their batches do not broadcast, or an operand is a scalar.
     UsageError
-        There is no such axis.
+        An operand does not have ``axis``.
     TilewrightError
-        What ``einsum`` raises.
+        Any error that ``einsum`` raises.
+
+    See Also
+    --------
+    matvec : Multiplies matrices by vectors.
+    vecmat : Multiplies vectors by matrices.
+    matmul : Multiplies matrices.
 
     Examples
     --------
@@ -414,7 +443,7 @@ def matvec(a: ArrayLike, x: ArrayLike, /, out: None = None, *, precision: str | 
 @overload
 def matvec(a: Operand, x: Operand, /, out: OutT, *, precision: str | float = "standard") -> OutT: ...
 def matvec(a: Any, x: Any, /, out: Any = None, *, precision: str | float = "standard") -> Any:
-    """The products of matrices and vectors, as ``numpy.matvec``.
+    """The products of matrices and vectors, like ``numpy.matvec``.
 
     Parameters
     ----------
@@ -423,21 +452,27 @@ def matvec(a: Any, x: Any, /, out: Any = None, *, precision: str | float = "stan
     x : array of shape (…, n)
         The vectors.
     out : array of shape (…, m), optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
 
     Returns
     -------
     array of shape (…, m)
-        The products; ``out`` itself if it was given. dtypes are as for ``einsum``.
+        The products, or ``out`` itself if it was given. Dtypes are as for ``einsum``.
 
     Raises
     ------
     ShapeError
-        A mismatch of n or of the batch, or too few axes.
+        The operands differ in n, their batches do not broadcast, or an operand has too few axes.
     TilewrightError
-        What ``einsum`` raises.
+        Any error that ``einsum`` raises.
+
+    See Also
+    --------
+    vecmat : Multiplies vectors by matrices.
+    vecdot : Multiplies vectors by vectors.
+    matmul : Multiplies matrices by matrices.
 
     Examples
     --------
@@ -473,7 +508,7 @@ def vecmat(x: ArrayLike, a: ArrayLike, /, out: None = None, *, precision: str | 
 @overload
 def vecmat(x: Operand, a: Operand, /, out: OutT, *, precision: str | float = "standard") -> OutT: ...
 def vecmat(x: Any, a: Any, /, out: Any = None, *, precision: str | float = "standard") -> Any:
-    """The products of vectors, which are conjugated, and matrices, as ``numpy.vecmat``.
+    """The products of vectors and matrices, like ``numpy.vecmat``. The vectors are conjugated.
 
     Parameters
     ----------
@@ -482,21 +517,27 @@ def vecmat(x: Any, a: Any, /, out: Any = None, *, precision: str | float = "stan
     a : array of shape (…, n, m)
         The matrices.
     out : array of shape (…, m), optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
 
     Returns
     -------
     array of shape (…, m)
-        The products; ``out`` itself if it was given. dtypes are as for ``einsum``.
+        The products, or ``out`` itself if it was given. Dtypes are as for ``einsum``.
 
     Raises
     ------
     ShapeError
-        A mismatch of n or of the batch, or too few axes.
+        The operands differ in n, their batches do not broadcast, or an operand has too few axes.
     TilewrightError
-        What ``einsum`` raises.
+        Any error that ``einsum`` raises.
+
+    See Also
+    --------
+    matvec : Multiplies matrices by vectors.
+    vecdot : Multiplies vectors by vectors.
+    matmul : Multiplies matrices by matrices.
 
     Examples
     --------
@@ -518,31 +559,37 @@ def multi_dot(arrays: Sequence[Operand], *, out: None = None, precision: str | f
 @overload
 def multi_dot(arrays: Sequence[Operand], *, out: OutT, precision: str | float = "standard") -> OutT: ...
 def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float = "standard") -> Any:
-    """The product of a chain of matrices, in the order that takes the fewest operations, as
+    """The product of a chain of matrices, in the order that takes the fewest operations, like
     ``numpy.linalg.multi_dot``.
 
     Parameters
     ----------
     arrays : list of arrays
-        Two matrices or more. The first and the last may be vectors: a row and a column.
+        Two matrices or more. The first may be a vector, which counts as a row, and the last a vector, which counts as a
+        column.
     out : array, optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. It holds for each product of two operands.
+        The guaranteed error bound: see ``matmul``. The bound holds for each product of two matrices.
 
     Returns
     -------
     array, or scalar
-        The product; ``out`` itself if it was given. dtypes are those of ``matmul``.
+        The product, or ``out`` itself if it was given. Dtypes are those of ``matmul``.
 
     Raises
     ------
     ShapeError
-        A mismatch of two neighbours, or other axes.
+        Two neighbours do not fit each other, or an array is neither a matrix nor a vector at an end of the chain.
     UsageError
-        Fewer than two arrays.
+        There are fewer than two arrays.
     TilewrightError
-        What ``matmul`` raises.
+        Any error that ``matmul`` raises.
+
+    See Also
+    --------
+    matmul : Multiplies two matrices.
+    einsum : Also finds the best order of several products.
 
     Notes
     -----
@@ -585,8 +632,10 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float 
 
 @functools.lru_cache(maxsize=256)
 def chain_order(sides: tuple[int, ...]) -> dict[tuple[int, int], int]:
-    """Of each stretch of a chain of matrices, sides[i]×sides[i + 1] each, the last matrix of the first factor of its
-    product, with the fewest multiply-adds in all (Cormen et al., Introduction to Algorithms, 4th ed., 14.2).
+    """Where to split each part of a chain of matrices, so that its product takes the fewest multiply-adds.
+
+    Matrix i has the shape (sides[i], sides[i + 1]). For each first and last matrix of a part, the result has the last
+    matrix of the part's first factor (Cormen et al., Introduction to Algorithms, 4th ed., 14.2).
 
     >>> chain_order((10, 100, 5, 50))[0, 2], chain_order((100, 5, 50, 10))[0, 2]
     (1, 0)

@@ -1,5 +1,5 @@
-"""Plans of contractions: what becomes of each operand, the order of products, how each is computed, and slices that bound
-memory. A plan is what ``einsum`` runs, and prints itself.
+"""Plans of contractions: how each operand is read, the order of the products, how each product is computed, and the
+slices that bound memory. ``einsum`` runs such a plan, and ``print`` shows it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ from .matmul import matmul, plan
 
 @dataclass(frozen=True, eq=False)
 class ContractionStep:
-    """One product of two operands, ``left`` and ``right`` in the list of those that are left; the result is appended
-    to it. ``dtype``: that of the result. ``plain``: both operands have it, too, and the result is a new array."""
+    """One product of two operands. ``left`` and ``right`` are their indices in the list of remaining operands, to which
+    the result is appended. ``dtype`` is the dtype of the result. If ``plain``, both operands have this dtype, and the
+    result is a new array."""
 
     left: int
     right: int
@@ -53,13 +54,13 @@ class ContractionStep:
 
     @property
     def subscripts(self) -> Subscripts:
-        """What it computes."""
+        """The subscripts of this product."""
         return Subscripts((self.layout.x, self.layout.y), self.layout.output)
 
     @cached_property
     def way(self) -> Callable[[np.ndarray, np.ndarray], Any] | None:
-        """The function that multiplies into a new array where nothing is copied, or so little that NumPy copies it at
-        once."""
+        """The function that multiplies into a new array, for products without copies, or with copies so small that
+        NumPy makes them at once."""
         layout = self.layout
         m, n, k, batch = layout.shape
         if layout.is_elementwise:
@@ -73,11 +74,12 @@ class ContractionStep:
 
     @property
     def is_inner(self) -> bool:
-        """Whether it is the product of two vectors that is summed by parts."""
+        """Whether this is the inner product of two vectors, summed in parts."""
         return is_summed_by_parts(self.layout)
 
     def bytes_moved(self, alone: bool) -> int:
-        """Bytes that are read and written by copies; ``alone``: and by the product, if it is none of matrices."""
+        """Bytes that copies read and write. With ``alone`` also those of the product, if it is not a product of
+        matrices."""
         m, n, k, batch = self.layout.shape
         x, y, c = batch * m * k, batch * n * k, batch * m * n
         copied = (self.layout.x_copied, x), (self.layout.y_copied, y), (self.layout.c_copied, c)
@@ -86,14 +88,14 @@ class ContractionStep:
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions; where nothing is summed, multiplications alone."""
+        """Number of multiplications and additions; if nothing is summed, of multiplications alone."""
         m, n, k, batch = self.layout.shape
         return m * n * k * batch * (2 if self.layout.k else 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ContractionPlan:
-    """A contraction, as it will run; ``print`` shows it.
+    """The plan of one contraction; ``print`` shows it.
 
     Attributes
     ----------
@@ -108,21 +110,26 @@ class ContractionPlan:
     readings : tuple of Reading
         How each operand is read.
     steps : tuple of ContractionStep
-        The products of two operands; with ``slices`` those of one slice.
+        The products of two operands. If there are ``slices``, these are the products of one slice.
     path : tuple of pairs of int
         The order of the products, as ``numpy.einsum_path`` gives it.
     precision : str or float
-        The error that is promised.
+        The guaranteed error bound.
     slices : tuple of (str, int)
-        The labels that are cut to bound memory, with the indices of a slice.
+        The labels whose axes are cut to bound memory, each with the length of a slice.
     memory : int or None
-        The bound, in bytes.
+        The bound of the memory, in bytes.
     path_by : str
-        What found the order.
+        The function or library that found the order of the products.
     copy_limit : int
-        The bytes of a piece that is copied.
+        The most bytes that are copied at once.
     by_numpy : bool
-        Whether it is so small that NumPy's one loop computes it.
+        Whether NumPy computes the contraction in a single loop, because it is small.
+
+    See Also
+    --------
+    plan_einsum : Returns such a plan.
+    tilewright.product.plan.Plan : The plan of a matrix product.
     """
 
     subscripts: Subscripts
@@ -141,25 +148,26 @@ class ContractionPlan:
 
     @property
     def operations(self) -> int:
-        """Operations of all steps, of all slices."""
+        """Number of operations of all steps, for all slices."""
         return sum(step.operations for step in self.steps) * self.count_of_slices
 
     @property
     def count_of_slices(self) -> int:
-        """How often the steps run."""
+        """How many times the steps run: once for each slice."""
         return math.prod(-(-self.sizes[label] // block) for label, block in self.slices)
 
     @cached_property
     def largest_intermediate(self) -> int:
-        """Bytes of the largest result but the last; 0 without any."""
+        """Bytes of the largest intermediate result; 0 if there is none."""
         sizes = {**self.sizes, **dict(self.slices)}
         found = [_elements(step.layout.output, sizes) * step.dtype.itemsize for step in self.steps[:-1]]
         return max(found, default=0)
 
     @property
     def predicted_s(self) -> float | None:
-        """Predicted seconds: of the products of matrices, and of the bytes that copies, products of elements and inner
-        products move, by the measured bandwidth; None if the rate of a product is not measured."""
+        """Predicted seconds; None if the rate of a product is not measured. The prediction adds the times of the
+        products of matrices and the time to move the bytes of copies, elementwise products and inner products at the
+        measured bandwidth."""
         total, moved = 0.0, 0
         for step in self.steps:
             step_plan = self._plan_of_step(step)
@@ -254,7 +262,7 @@ class ContractionPlan:
     # ---- what runs
 
     def run(self, operands: Sequence[np.ndarray], out: np.ndarray | None = None) -> np.ndarray:
-        """The contraction of arrays like those that it was planned for, into ``out`` or a new array."""
+        """Compute the contraction of arrays with the planned shapes and dtypes, into ``out`` or a new array."""
         if self.slices:
             return self._run_slices(operands, out)
         if self.by_numpy:
@@ -380,7 +388,8 @@ def plan_of_arrays(
     memory: float | str | None,
     optimize: Any = True,
 ) -> ContractionPlan:
-    """The plan for these arrays, into ``out`` if it is one. Raises what ``einsum`` raises before it multiplies."""
+    """The plan for these arrays, into ``out`` if it is an array. Raises any error that ``einsum`` raises before it
+    multiplies."""
     limit = None
     if memory is not None:
         from ..large.streaming.places.places import parse_bytes  # imported only here: few contractions are limited
@@ -395,8 +404,8 @@ def plan_of_arrays(
 
 
 def path_given(optimize: Any, count: int) -> tuple[tuple[int, int], ...] | None:
-    """The path in the argument ``optimize`` as products of two at a time; None where it leaves the order to the plan. Raises
-    UsageError.
+    """The path in the argument ``optimize``, as products of two operands at a time. None if ``optimize`` leaves the
+    order to the plan. Raises UsageError.
 
     >>> path_given(["einsum_path", (0, 2), (0, 1)], 3), path_given("greedy", 3)
     (((0, 2), (0, 1)), None)
@@ -598,8 +607,8 @@ def row_major_strides(labels: str, sizes: dict[str, int], itemsize: int) -> dict
 def order_of_products(
     subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[tuple[int, int], ...], str]:
-    """Which two operands are multiplied first, then, and so on, and what found it. The result of each product is put
-    behind the operands that are left."""
+    """The order in which pairs of operands are multiplied, and the name of what found it. The result of each product is
+    appended to the remaining operands."""
     if len(shapes) <= 2:
         return ((0, 1),) * (len(shapes) - 1), "none: there is one order"
     return _path_of_many(subscripts, shapes)
@@ -723,7 +732,7 @@ def _step_labels(subscripts: Subscripts, readings: tuple[Reading, ...], path: tu
 def labels_of_products(
     subscripts: Subscripts, readings: tuple[Reading, ...], path: tuple[tuple[int, int], ...]
 ) -> list[tuple[str, str, str]]:
-    """The labels of both operands and of the result of each product."""
+    """For each product, the labels of both operands and of the result."""
     left = [reading.result for reading in readings]
     found = []
     for i, j in path:
@@ -760,7 +769,7 @@ def _peak(
 
 
 def einsum_by_numpy(subscripts: Subscripts, operands: Sequence[np.ndarray], out: Any) -> Any:
-    """What NumPy computes, in one loop over all labels."""
+    """The contraction as NumPy computes it, in one loop over all labels."""
     number = {label: place for place, label in enumerate(dict.fromkeys("".join(subscripts.inputs)))}
     arguments: list[Any] = []
     for x, labels in zip(operands, subscripts.inputs, strict=True):

@@ -1,4 +1,4 @@
-"""``gemm``: C ← α·A·B + β·C in place, as BLAS means it."""
+"""``gemm``: C ← α·A·B + β·C in place, as in BLAS."""
 
 from __future__ import annotations
 
@@ -15,38 +15,44 @@ if TYPE_CHECKING:
 
 
 def gemm(alpha: complex, a: Operand, b: Operand, beta: complex, c: ArrayT) -> ArrayT:
-    """C ← α·A·B + β·C in place, as BLAS means it.
+    """C ← α·A·B + β·C in place, as in BLAS.
 
     Parameters
     ----------
     alpha : number
-        The factor α, which is converted to the dtype of A·B. Integers and bool take only factors that they can
-        represent, so not 0.5. With 0 the operands are not read.
+        The factor α, which is converted to the dtype of A·B. For integers and bool it must be a number that the dtype
+        can represent, so 0.5 is refused. If it is 0, the operands are not read.
     a : array of shape (m, k)
-        The left operand, of NumPy, or a tensor of PyTorch on the host.
+        The left operand: a NumPy array, or a PyTorch tensor on the host.
     b : array of shape (k, n)
         The right operand.
     beta : number
-        The factor β, which is converted to the dtype of C. With 0 C is not read: NaN in it is overwritten.
+        The factor β, which is converted to the dtype of C. If it is 0, C is not read, and NaN in C is overwritten.
     c : array of shape (m, n)
-        Receives the result, cast by the ``same_kind`` rule, and is returned. It may overlap the operands. It is a
-        tensor of PyTorch if the operands are.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. It may overlap the operands. It must
+        be a PyTorch tensor if the operands are tensors.
 
     Returns
     -------
     array of shape (m, n)
-        ``c`` itself. NaN and infinity propagate, without a warning.
+        ``c`` itself. NaN and infinity propagate without a warning.
 
     Raises
     ------
     ShapeError
-        A mismatch of k, or a ``c`` of another shape.
+        The operands differ in k, or ``c`` has another shape.
     DTypeError
-        A dtype that cannot be multiplied, or cannot be cast to that of ``c``.
+        A dtype that cannot be multiplied, or that cannot be cast to the dtype of ``c``.
     OperandError
-        No usable matrix, or a ``c`` that is read-only.
+        An operand is not a usable matrix, or ``c`` is read-only.
     UsageError
         ``alpha`` or ``beta`` is not a number.
+
+    See Also
+    --------
+    matmul : Returns the product as a new array.
+    gemmt : Computes only one triangle of C.
+    syrk : Multiplies a matrix by its transpose.
 
     Examples
     --------

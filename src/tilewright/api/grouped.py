@@ -97,17 +97,18 @@ def grouped_matmul(
     scale_a: Any = None,
     scale_b: Any = None,
 ) -> Any:
-    """The products of groups of rows, columns or k, such as those of a mixture of experts.
+    """The products of groups of rows, of columns or of parts of k, such as those of a mixture of experts.
 
-    Group g is from ``offsets[g - 1]``, or 0, to ``offsets[g]``. Groups may be empty, and their sizes need no
-    alignment. With G groups there are four forms, whose shapes are those of ``torch._grouped_mm``:
+    Group g begins at ``offsets[g - 1]``, or at 0 for the first group, and ends before ``offsets[g]``. A group may be
+    empty, and its size may be any number. There are four forms of operands for G groups. Their shapes are those of
+    ``torch._grouped_mm``:
 
-    - ``a`` (m, k), ``b`` (G, k, n): the rows of group g are multiplied by ``b[g]``; the result is (m, n). A mixture
-      of experts is such a product, if its tokens are sorted by expert.
-    - ``a`` (m, k), ``b`` (k, n): columns of ``a`` are multiplied by the same rows of ``b``, group by group; the
+    - ``a`` (m, k), ``b`` (G, k, n): the rows of group g are multiplied by ``b[g]``; the result is (m, n). This is the
+      product of a mixture of experts whose tokens are sorted by expert.
+    - ``a`` (m, k), ``b`` (k, n): the columns of ``a`` in group g are multiplied by the rows of ``b`` in group g; the
       result is (G, m, n). This is the gradient of the experts' weights.
-    - ``a`` (G, m, k), ``b`` (k, n): ``a[g]`` is multiplied by the columns of group g; the result is (m, n).
-    - ``a`` (G, m, k), ``b`` (G, k, n), no offsets: ``matmul``.
+    - ``a`` (G, m, k), ``b`` (k, n): ``a[g]`` is multiplied by the columns of ``b`` in group g; the result is (m, n).
+    - ``a`` (G, m, k), ``b`` (G, k, n), no offsets: the same as ``matmul``.
 
     Parameters
     ----------
@@ -116,46 +117,52 @@ def grouped_matmul(
     b : array of shape (k, n) or (G, k, n)
         The right operand.
     offsets : integer array of shape (G,), optional
-        The end of each group. On a GPU it is an int32 array there.
+        The end of each group. For operands on a GPU it is an int32 array on that GPU.
     out : array of the result's shape, optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned. It must not overlap the operands.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. It must not overlap the operands.
     out_dtype : dtype or str, optional
-        The dtype of the result, if not that of the operands: of 16-bit operands on a GPU "float32" as well; of
-        float8 it is bfloat16, if none is given.
+        The dtype of the result, if not that of the operands. On a GPU it may be "float32" for 16-bit operands. For
+        float8 operands the default is bfloat16.
     scale_a : float32 array of shape (m, ⌈k/128⌉), optional
-        Factors of each row and 128 of k, for groups of rows: on a GPU of float8. Both scales are given, or none.
+        For groups of rows of float8 on a GPU: one factor for each row and each 128 elements of k. It must be given
+        together with ``scale_b``.
     scale_b : float32 array of shape (G, ⌈k/128⌉, ⌈n/128⌉), optional
-        Factors of blocks of 128×128.
+        One factor for each block of 128×128 elements of each matrix of ``b``.
 
     Returns
     -------
     array of shape (m, n) or (G, m, n)
-        The products; ``out`` itself if it was given. The result is zero where no group is: in rows or columns that
-        follow the last group, and for groups of k that are empty. What follows the last group is not read.
+        The products, or ``out`` itself if it was given. Rows or columns after the last group are zero in the result,
+        and are not read in the operands. The product of an empty group of k is zero, too.
 
     Raises
     ------
     ShapeError
-        Shapes that do not fit each other; on the host also offsets that decrease or are too large.
+        The shapes do not fit each other, or on the host the offsets decrease or are too large.
     DTypeError
-        A dtype that cannot be multiplied, or cannot be cast to the one asked for.
+        A dtype that cannot be multiplied, or that cannot be cast to the requested dtype.
     OperandError
-        Arrays on different devices, or offsets that are no whole numbers.
+        The arrays are on different devices, or the offsets are not integers.
     UsageError
-        One scale without the other, or scales of groups that are not of rows.
+        Only one scale is given, or the groups are not groups of rows and scales are given.
     MemoryLimitError
-        Too little memory for the result.
+        There is too little memory for the result.
+
+    See Also
+    --------
+    matmul : Multiplies batches and lists of matrices.
+    tilewright.torch.grouped_matmul : The same for tensors inside ``torch.autocast``.
 
     Notes
     -----
-    On a GPU the call does not wait for ``offsets``, so it can be captured in a CUDA graph, and makes one launch,
-    whatever the sizes of groups are. Operands of bfloat16, float16, float32 and float64 have kernels. On a Hopper
-    GPU those of 16 bits whose rows are multiples of 16 bytes take the tensor cores' fastest, and groups of rows of
-    float8 are multiplied there, if the elements of ``a`` and of each ``b[g]`` follow each other along k. Offsets
-    that decrease or are too large give undefined numbers, but nothing outside of the result is written.
+    On a GPU the call does not wait for ``offsets``, so it can be captured in a CUDA graph. It makes one launch,
+    whatever the sizes of the groups. There are kernels for bfloat16, float16, float32 and float64. On a Hopper GPU,
+    16-bit operands whose rows are multiples of 16 bytes use the fastest instructions of the tensor cores. Groups of
+    rows of float8 need a Hopper GPU, and the elements of ``a`` and of each ``b[g]`` must be contiguous along k. On a
+    GPU offsets that decrease or are too large give undefined numbers, but nothing outside the result is written.
 
-    PyTorch records gradients, but not with ``out``, ``out_dtype`` or scales. On the host the groups are multiplied
-    one by one, in any dtype of ``matmul``.
+    PyTorch records gradients of this function unless ``out``, ``out_dtype`` or scales are given. On the host the groups
+    are multiplied one by one, in any dtype that ``matmul`` takes.
 
     Examples
     --------

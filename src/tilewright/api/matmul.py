@@ -1,4 +1,4 @@
-"""The library call: operands → problem → plan → run → result."""
+"""``matmul`` and ``plan``: check the operands, describe the product, choose a kernel, run it."""
 
 from __future__ import annotations
 
@@ -159,10 +159,11 @@ def matmul(
     invariant: bool = False,
     verify: bool = False,
 ) -> Any:
-    """The matrix product of ``a`` and ``b``, with the semantics of array-API ``matmul``.
+    """The matrix product of ``a`` and ``b``, with the semantics of ``matmul`` in the array API standard.
 
-    The result is an array of the operands' library: of NumPy, PyTorch, CuPy, JAX or any other with DLPack. Arrays
-    on a GPU are multiplied there. Two lists of arrays are multiplied one by one, and give a list.
+    The result is an array of the operands' library: NumPy, PyTorch, CuPy, JAX or any other library with DLPack. Arrays
+    on a GPU are multiplied on that GPU. If ``a`` and ``b`` are lists of arrays, each pair of arrays is multiplied, and
+    the result is a list.
 
     Parameters
     ----------
@@ -171,35 +172,41 @@ def matmul(
     b : array of shape (…, k, n) or (k,), or list of arrays
         The right operand.
     out : array of shape (…, m, n), optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned. It may overlap the operands, and have
-        any strides and byte order. For lists of operands it is a list.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. It may overlap the operands, and have
+        any strides and byte order. If the operands are lists, ``out`` is a list.
     precision : str or float, default: "standard"
-        The error that is promised: "standard", "ieee", "highest", "fast", "tf32" or "invariant", or a number, the
-        largest error of an element relative to |A||B|. The notes below say what each means.
+        The guaranteed error bound: "standard", "ieee", "highest", "fast", "tf32" or "invariant"; or a number, the
+        largest error of an element of the result relative to the same element of |A||B|. The notes below say what each
+        of these means.
     algorithm : str, default: "classical"
-        "strassen" takes fewer multiplications where the product is large enough to gain by it, with a wider,
-        normwise error bound, which ``plan`` prints. It is for float32 and float64.
+        "classical" or "strassen". Strassen's algorithm takes fewer multiplications. Its error bound is wider and holds
+        for the norm of the result, not for each element; ``plan`` prints it. It is used only for float32 and float64,
+        and only where the product is large enough to gain time.
     device : str, optional
         Where to multiply arrays of the host's memory: "cpu", "cuda" (as many GPUs as make it faster), "cuda:1" or
-        "cuda:0,1". GPUs multiply block by block, as ``multiply`` does, also what is larger than their memory, in
-        float32 or float64.
+        "cuda:0,1". GPUs multiply block by block, as ``multiply`` does, in float32 or float64. So the matrices may be
+        larger than the GPU's memory.
     out_dtype : dtype or str, optional
-        The dtype of the result, if not that of the operands: such as int32 for int8, float32 for bfloat16. The
-        product is not rounded before. With ``out`` the result is then cast to the dtype of ``out``.
+        The dtype of the result, if not that of the operands: such as int32 for int8 operands, or float32 for bfloat16.
+        The product is rounded only once, to this dtype. If ``out`` is given, the result is then cast to the dtype of
+        ``out``.
     alpha : float, default: 1
-        A factor of the product.
+        The factor α of the product.
     beta : float, default: 0
-        A factor of ``out``, which is added. ``out`` is read unless it is 0.
+        The factor β of ``out``: ``beta`` · ``out`` is added to the product. If ``beta`` is 0, ``out`` is not read.
     bias : array of shape (n,), optional
-        Is added: one number for each column.
+        A vector that is added to each row of the product: one number for each column.
     activation : str, optional
-        A function of each element: "relu", "gelu" (by erf) or "silu".
+        A function that is applied to each element: "relu", "gelu" (computed by erf) or "silu".
     scale_a : array of shape (m,), (m, 1) or (), or (m, ⌈k/128⌉), optional
-        Factors of the rows of ``a``. On a GPU, for float8, also those of each row and 128 of k.
+        Factors of the rows of ``a``: one for each row, or a single number. For float8 operands on a GPU there may also
+        be one factor for each row and each 128 elements of k.
     scale_b : array of shape (n,) or (), or (⌈k/128⌉, ⌈n/128⌉), optional
-        Factors of the columns of ``b``. On a GPU, for float8, also those of blocks of 128×128.
+        Factors of the columns of ``b``: one for each column, or a single number. For float8 operands on a GPU there may
+        also be one factor for each block of 128×128 elements.
     invariant : bool, default: False
-        The same as ``precision="invariant"``. ``$TILEWRIGHT_INVARIANT=1`` asks for it in every such product.
+        The same as ``precision="invariant"``. The environment variable ``TILEWRIGHT_INVARIANT=1`` makes every product
+        with "standard" precision invariant.
     verify : bool, default: False
         Whether to check the product afterwards, in O(n²) operations on the host, and log the error: see
         ``tilewright.verify``.
@@ -207,59 +214,74 @@ def matmul(
     Returns
     -------
     array of shape (…, m, n)
-        activation(``alpha`` · ``scale_a`` · A·B · ``scale_b`` + ``beta`` · ``out`` + ``bias``), without the axis
-        that was added to a vector; ``out`` itself if it was given. All of it is computed before the one rounding to
-        the result's dtype. Two vectors give a scalar, of NumPy's type if they are NumPy's.
+        activation(``alpha`` · ``scale_a`` · A·B · ``scale_b`` + ``beta`` · ``out`` + ``bias``), or ``out`` itself if it
+        was given. The whole formula is computed before the result is rounded once to its dtype. If an operand is a
+        vector, the axis that was added to it is removed from the result. The product of two vectors is a scalar; for
+        NumPy arrays it is a NumPy scalar.
 
     Raises
     ------
     ShapeError
-        A mismatch of k or of the batch, a scalar operand, an ``out`` of another shape.
+        The operands differ in k, their batches do not broadcast, an operand is a scalar, or ``out`` has another shape.
     DTypeError
-        A dtype that cannot be multiplied, or cannot be cast to the one asked for.
+        A dtype that cannot be multiplied, or that cannot be cast to the requested dtype.
     OperandError
-        No usable matrix, or operands on different devices.
+        An operand is not a usable matrix, or the operands are on different devices.
     UsageError
-        An unknown ``precision`` or ``algorithm``, or a bound that nothing keeps.
+        An unknown ``precision`` or ``algorithm``, or an error bound that no kernel can keep.
     MemoryLimitError
-        Too little memory for the result, on the host or on a GPU.
+        There is too little memory for the result, on the host or on a GPU.
     VerificationError
-        A product that ``verify`` finds wrong.
+        The check by ``verify`` found the product wrong.
+
+    See Also
+    --------
+    plan : Shows what this call runs, without running it.
+    gemm : Computes α·A·B + β·C in place.
+    grouped_matmul : Multiplies groups of rows, as in a mixture of experts.
+    multiply : Multiplies files and matrices larger than memory.
 
     Notes
     -----
-    **Dtypes** promote as the operands' library promotes them. float32, float64, complex and integers (with
-    wrap-around) have kernels; float16 is computed in float32 and rounded once; bool is the logical product. long
-    double and Python objects (arrays and lists of them, by their own ``*`` and ``+``) are multiplied by NumPy, and
-    so is everything where no machine code was built; ``plan`` says so. Subclasses count as plain arrays. Tensors of
-    PyTorch are multiplied by tensors alone, and have gradients.
+    **Dtypes.** Dtypes are promoted as the operands' library promotes them. float32, float64, complex numbers and
+    integers have kernels; integers wrap around. float16 is computed in float32 and rounded once. For bool the result is
+    the logical product. NumPy multiplies long double and Python objects (arrays or lists of them, with their own ``*``
+    and ``+``). NumPy also multiplies everything if no machine code was built; ``plan`` reports this. Subclasses of
+    ``numpy.ndarray`` are treated as plain arrays. A PyTorch tensor can be multiplied only by another tensor; the
+    product of tensors has gradients.
 
-    **Special values.** NaN and infinity propagate, without a warning: ``numpy.errstate`` has no effect.
+    **Special values.** NaN and infinity propagate without a warning; ``numpy.errstate`` has no effect.
 
-    **A matrix of 64 rows or more and its transpose**, in the same memory, have a symmetric product: one triangle is
-    computed, on a GPU where a kernel can. It equals its transpose in every bit if it is real; on the host ``gram``
-    promises that for complex numbers, too.
+    **A matrix times its own transpose.** If ``b`` is the transpose of ``a`` in the same memory, and ``a`` has 64 rows
+    or more, the product is known to be symmetric. Then only one triangle is computed, and copied to the other; on a GPU
+    this needs a kernel that can. A real result equals its transpose in every bit. For complex numbers use ``gram``,
+    which guarantees this on the host.
 
-    **Precision.** "standard" is the classical bound in the dtype's own roundoff. "ieee" has the same bound, by IEEE
-    multiply-adds also where a GPU could keep it faster in another way. "highest" computes float16, bfloat16,
-    float32 and complex64 in float64 or complex128 and rounds once. A number, such as 1e-4, takes the fastest way
-    whose bound is not above it. "fast" is 1.01·2⁻¹⁰ + k·2⁻²⁴, or the bound of "standard" where that is wider:
-    float64 may then be computed in float32, and float32 on a GPU in tf32. "tf32" may round float32 operands on a
-    GPU to 10 bits of mantissa, for tensor cores. ``plan`` prints the bounds.
+    **Precision.** "standard" guarantees the classical error bound, in the roundoff of the operands' dtype. "ieee"
+    guarantees the same bound and uses only IEEE multiply-adds, even where a GPU could keep the bound faster in another
+    way. "highest" computes float16, bfloat16, float32 and complex64 in float64 or complex128, and rounds once. A
+    number, such as 1e-4, takes the fastest method whose bound is not above it.
 
-    **Invariant products**: within the bound of "standard" the bits of a row of the result follow from that row of
-    ``a`` and from ``b`` alone, on one kind of machine: not from the number of rows, their place, their strides, or
-    the batch. So a request to a model gets the same answer, whichever others are computed with it. Few rows may
-    take longer.
+    "fast" guarantees 1.01·2⁻¹⁰ + k·2⁻²⁴, or the bound of "standard" where that is wider. float64 may then be computed
+    in float32, and float32 on a GPU in tf32. "tf32" may round float32 operands on a GPU to 10 bits of mantissa, so that
+    tensor cores can multiply them. ``plan`` prints the bounds.
 
-    **On a GPU** the call uses the caller's current stream, returns when the work is submitted, and does not wait
-    for it. There are float32, float64, bfloat16, float16, int8 and float8 (e4m3fn, e5m2, or one of each), and the
-    complex dtypes. Sums of bfloat16 and float16 are float32, rounded once; those of int8 are int8 with wrap-around,
-    or exact with ``out_dtype="int32"``. A product of float8 is bfloat16 by default: each 128 of k are summed by a
-    tensor core, which keeps 13 bits, and these sums in float32; with "fast" the tensor core sums all of k.
-    ``torch.compile`` traces the call; ``tilewright.torch`` has more. Lists of one dtype take one launch for up to
-    512 products of any shapes, where that is predicted to be faster than one launch each; the results may then
-    share one allocation.
+    **Invariant products.** Invariant products keep the bound of "standard". On one kind of machine, the bits of a row
+    of the result depend only on that row of ``a`` and on ``b``. They do not depend on the number of rows, the row's
+    position, strides, or the batch. So a request to a model gets the same answer, whichever other requests are computed
+    with it. Products of few rows may take longer.
+
+    **On a GPU.** The call submits the work to the caller's current stream and returns without waiting for it. The
+    dtypes are float32, float64, bfloat16, float16, int8, float8 (e4m3fn, e5m2, or one of each) and the complex dtypes.
+    bfloat16 and float16 are summed in float32 and rounded once. An int8 product is int8 with wrap-around, or exact with
+    ``out_dtype="int32"``.
+
+    A product of float8 is bfloat16 by default. A tensor core, which keeps 13 bits, sums each 128 elements of k, and
+    these sums are added in float32. With "fast" the tensor core sums all of k. ``torch.compile`` traces the call;
+    ``tilewright.torch`` offers more for PyTorch.
+
+    Lists of arrays of one dtype may be multiplied by one launch for up to 512 products of any shapes. This is done
+    where it is predicted to be faster than one launch for each product. The results may then share one allocation.
 
     Examples
     --------
@@ -483,38 +505,38 @@ def plan(
     scale_b: Any = None,
     invariant: bool = False,
 ) -> Plan:
-    """What ``matmul`` with these arguments would run, and why; nothing is multiplied.
+    """The plan of the call ``matmul`` with these arguments: the kernel and the reasons for it. Nothing is multiplied.
 
-    With ``alpha``, ``beta`` and ``out`` and nothing else, matrices on the host are multiplied by ``gemm(alpha, a,
-    b, beta, out)``, and the plan is that of this call, also for dtypes that only ``gemm`` takes. A batch times one
-    matrix is planned as one product of all rows, where they lie equally far apart. ``plan_multiply`` plans products
-    of files and of matrices larger than memory.
+    If only ``alpha``, ``beta`` and ``out`` are given and the matrices are on the host, the plan is that of
+    ``gemm(alpha, a, b, beta, out)``, which ``matmul`` then calls. Such a plan also takes dtypes that only ``gemm``
+    multiplies. A batch times a single matrix is planned as one product of all rows, if the rows are equally spaced in
+    memory. Use ``plan_multiply`` for matrices in files or larger than memory.
 
     Parameters
     ----------
     a : array of shape (…, m, k) or (k,), or tuple of int
-        The left operand, on the host or on a GPU. A tuple is a shape, and stands for an array of float64 on the
+        The left operand, on the host or on a GPU. A tuple is a shape, and means a float64 array of that shape on the
         host.
     b : array of shape (…, k, n) or (k,), or tuple of int
         The right operand.
     out : array of shape (…, m, n), optional
         The array that would receive the result.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
     algorithm : str, default: "classical"
         "classical" or "strassen": see ``matmul``.
     device : str, optional
         Where to multiply arrays of the host's memory: see ``matmul``.
     alpha : number, default: 1
-        A factor of the product.
+        The factor α of the product.
     beta : number, default: 0
-        A factor of ``out``, which is added.
+        The factor β of ``out``, which is added to the product.
     out_dtype : dtype or str, optional
         The dtype of the result, if not that of the operands.
     bias : array of shape (n,), optional
-        Is added: one number for each column.
+        A vector that is added to each row of the product: one number for each column.
     activation : str, optional
-        A function of each element: "relu", "gelu" (by erf) or "silu".
+        A function that is applied to each element: "relu", "gelu" (computed by erf) or "silu".
     scale_a : array, optional
         Factors of the rows of ``a``: see ``matmul``.
     scale_b : array, optional
@@ -525,13 +547,20 @@ def plan(
     Returns
     -------
     Plan
-        The object that the call runs. ``print`` shows all of it: kernel, reasons, threads, predicted time, error
-        bound.
+        The same plan that ``matmul`` makes and runs. ``print`` shows the kernel, the reasons for it, threads, predicted
+        time and error bound.
 
     Raises
     ------
     TilewrightError
-        What the call raises before it multiplies.
+        Any error that ``matmul`` raises before it multiplies.
+
+    See Also
+    --------
+    matmul : Runs the plan.
+    plan_einsum : The plan of a contraction.
+    plan_multiply : The plan of a product of files.
+    tilewright.product.plan.Plan : The class of the result.
 
     Examples
     --------
@@ -597,7 +626,7 @@ def plan(
 
 
 def is_list_of_matrices(value: Any) -> bool:
-    """Whether it is a list, not empty, of arrays with at least two axes.
+    """Whether ``value`` is a non-empty list of arrays that have at least two axes each.
 
     >>> import numpy as np
     >>> is_list_of_matrices([np.eye(2), np.eye(3)]), is_list_of_matrices([[1, 2], [3, 4]])
@@ -617,7 +646,8 @@ def multiply_lists(
     device: str | None,
     out_dtype: Any,
 ) -> list[Any]:
-    """The ``product`` of each pair of arrays. Raises ShapeError for lists of unequal lengths."""
+    """The list of ``product(x, y)`` for each pair of arrays of two lists. Raises ShapeError if the lists differ in
+    length."""
     if len(a) != len(b) or (out is not None and not (isinstance(out, list) and len(out) == len(a))):
         given = "" if out is None else f", out is {f'one of {len(out)}' if isinstance(out, list) else 'no list'}"
         raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}{given}: both must have the same length")

@@ -1,4 +1,4 @@
-"""The public call that has NumPy's own products computed by the engine, in the whole process."""
+"""``accelerate_numpy``: NumPy's own products are computed by the engine, in the whole process."""
 
 from __future__ import annotations
 
@@ -49,13 +49,19 @@ _count = 0
 
 
 class Acceleration:
-    """What ``accelerate_numpy`` returns: a context manager, whose ``undo`` ends the acceleration earlier."""
+    """What ``accelerate_numpy`` returns: a context manager. Its method ``undo`` ends the acceleration early.
+
+    See Also
+    --------
+    accelerate_numpy : Begins the acceleration.
+    """
 
     def __init__(self) -> None:
         self._is_on = True
 
     def undo(self) -> None:
-        """End this acceleration. NumPy has its own loops again when all have ended. A second call does nothing."""
+        """End this acceleration. NumPy has its own loops again when every acceleration has ended. A second call does
+        nothing."""
         run_on_thread(self._end)
 
     def _end(self) -> None:
@@ -76,28 +82,37 @@ class Acceleration:
 
 
 def accelerate_numpy() -> Acceleration:
-    """Have NumPy's ``matmul``, and so ``a @ b``, computed by Tilewright, in all threads of this process.
+    """Make Tilewright compute NumPy's ``matmul``, and so ``a @ b``, in all threads of this process.
 
-    NumPy still checks, casts and broadcasts the operands: subclasses, ``out``, ``axes``, ``dtype``, errors and
-    warnings are its own. Only the loops of ``matmul``, ``vecdot``, ``matvec`` and ``vecmat`` are replaced, and only
-    products are ours that are faster here. bool, long double and Python objects, and floats of a matrix times its
-    own transposed, stay NumPy's. Sums of floats may differ in the last bits; those of integers are the same.
+    NumPy still checks, casts and broadcasts the operands. So subclasses, ``out``, ``axes``, ``dtype``, errors and
+    warnings work as in NumPy. Only the loops of ``matmul``, ``vecdot``, ``matvec`` and ``vecmat`` are replaced, and
+    Tilewright computes only products that it computes faster. NumPy computes bool, long double, Python objects, and
+    products of a floating-point matrix and its own transpose. Floating-point sums may differ from NumPy's in the last
+    bits; sums of integers are the same.
 
-    What does not call ``matmul`` stays NumPy's: ``np.dot``, ``np.inner``, ``np.tensordot``, plain ``np.einsum``,
-    LAPACK. ``python -m tilewright run script.py`` runs a whole program like this.
+    Functions that do not call ``matmul`` are not accelerated: ``np.dot``, ``np.inner``, ``np.tensordot``, ``np.einsum``
+    without ``optimize``, and LAPACK. The command ``python -m tilewright run script.py`` runs a whole program with this
+    acceleration.
 
     Returns
     -------
     Acceleration
-        It holds until its ``undo()`` is called, or to the end of a ``with`` block. Calls nest: NumPy has its own
-        loops again when the last one has ended. Products use as many threads as ``get_threads`` says; if that is 1
-        at the first call, products of up to about 320³ keep to one thread later, too.
+        The acceleration lasts until its ``undo()`` is called, or until the end of a ``with`` block. Calls nest: NumPy
+        has its own loops again when the last acceleration has ended. Products use as many threads as ``get_threads``
+        returns. If that is 1 at the first call, products of up to about 320³ keep to one thread, even if
+        ``set_threads`` raises the number later.
 
     Raises
     ------
     UnavailableError
-        The C front was not built, there is no machine code, or ``$TILEWRIGHT_INVARIANT`` is set, which these loops
-        cannot keep.
+        Tilewright's C extension was not built, there is no machine code for this processor, or
+        ``$TILEWRIGHT_INVARIANT`` is set. These loops cannot give invariant products.
+
+    See Also
+    --------
+    tilewright.api.numpy_loops.Acceleration : The class of the result.
+    matmul : Multiplies arrays without changing NumPy.
+    set_threads : Sets the number of threads, for these products too.
 
     Examples
     --------

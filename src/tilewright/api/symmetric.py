@@ -1,4 +1,4 @@
-"""Products that are symmetric: of a matrix and its transpose, and others of which the caller knows it."""
+"""Symmetric products: a matrix times its transpose, and products that the caller declares to be symmetric."""
 
 from __future__ import annotations
 
@@ -48,56 +48,68 @@ def gram(
     dtype: Any = None,
     overwrite: bool = False,
 ) -> Any:
-    """The Gram matrix of the columns of ``a``: Aᴴ·A, or of its rows: A·Aᴴ. Matrix by matrix for a batch.
+    """The Gram matrix of the columns of ``a``: Aᴴ·A; or of its rows: A·Aᴴ. If ``a`` is a batch, each matrix has its
+    own.
 
-    The result equals its transpose in every bit, with ``conjugate`` its conjugate transpose, and then has a real
-    diagonal. One triangle of it is computed, from 64 rows on, and copied to the other one while it is in a cache.
-    ``a`` and ``out`` may be paths of files, and matrices larger than memory, as in ``multiply``: then ``a`` is read
-    block by block, once if the result fits into ``memory``.
+    The result equals its transpose in every bit. With ``conjugate`` it equals its conjugate transpose, and has a real
+    diagonal. If it has 64 rows or more, only one triangle is computed; each part of it is copied to the other triangle
+    while it is in a cache.
+
+    ``a`` and ``out`` may also be paths of files, or matrices larger than memory, as in ``multiply``. Then ``a`` is read
+    block by block, and only once if the result fits into ``memory``.
 
     Parameters
     ----------
     a : array of shape (…, m, n), or path
         The matrix, or a batch of them. long double and Python objects are not accepted.
     out : array of shape (…, n, n) or (…, m, m), or path, optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned. A file appears when it is complete.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. If it is a path, the file appears when
+        it is complete.
     rows : bool, default: False
         Whether to multiply rows: A·Aᴴ.
     conjugate : bool, default: True
-        Whether to conjugate: without it the result is Aᵀ·A, or A·Aᵀ.
+        Whether to conjugate the transposed factor. If False, the result is Aᵀ·A, or A·Aᵀ with ``rows``.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. Products that are read block by block have "standard" alone.
+        The guaranteed error bound: see ``matmul``. If ``a`` is read block by block, only "standard" is possible.
     center : bool, default: False
-        Whether to subtract the mean of each column (with ``rows`` of each row), block by block.
+        Whether to subtract the mean of each column, or with ``rows`` of each row. This is done block by block.
     ddof : int, optional
-        Divides by m − ``ddof``. With ``center`` and 1 the result is the covariance of the columns, in one pass and
-        without cancellation.
+        If given, the result is divided by m − ``ddof``. With ``center=True`` and ``ddof=1`` the result is the
+        covariance of the columns, computed in one pass and without cancellation.
     memory : int or str, optional
         The most memory that the call may add to this process: bytes, or a text such as "4GiB".
     dtype : dtype or str, optional
         The dtype of the result, if not that of the operands: such as "float64" for integers.
     overwrite : bool, default: False
-        Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused.
+        Whether to replace an existing file ``out`` when the result is complete. If False, such a file is an error.
 
     Returns
     -------
     array of shape (…, n, n), or (…, m, m) with ``rows``
-        The Gram matrix, of the library of ``a``; ``out`` itself if it was given. Integers wrap around.
+        The Gram matrix, as an array of the library of ``a``; or ``out`` itself if it was given. Integers wrap around.
 
     Raises
     ------
     ShapeError
-        Less than two axes, or an ``out`` of another shape.
+        ``a`` has fewer than two axes, or ``out`` has another shape.
     TilewrightError
-        What ``matmul`` and ``multiply`` raise.
+        Any error that ``matmul`` or ``multiply`` raises.
+
+    See Also
+    --------
+    syrk : Computes α·A·Aᵀ + β·C in place.
+    gemmt : Computes a product that is known to be symmetric.
+    matmul : Also detects a matrix times its own transpose.
+    tilewright.torch.gram : The Gram matrix of a tensor, with gradients.
 
     Notes
     -----
-    ``memory``, ``dtype``, ``center`` and ``ddof`` are for matrices of two axes on the host.
+    The options ``memory``, ``dtype``, ``center`` and ``ddof`` need a matrix of two axes on the host.
 
-    ``matmul(a.T, a)`` computes one triangle, too, where both operands are the same memory. Arrays of other
-    libraries on the host have that product. So have those on a GPU: real ones of 64 rows or more, of which kernels
-    of Hopper compute one triangle, and others all of C. Complex arrays on a GPU have a general product.
+    ``matmul(a.T, a)`` also computes only one triangle, if both operands are the same memory. For arrays of other
+    libraries on the host, ``gram`` calls this ``matmul``; so it does for real arrays on a GPU. On a Hopper GPU kernels
+    compute one triangle of a result of 64 rows or more; other GPUs compute all of C. Complex arrays on a GPU are
+    multiplied as a general product.
 
     Examples
     --------
@@ -160,26 +172,26 @@ def syrk(
     conjugate: bool = False,
     lower: bool | None = None,
 ) -> ArrayT:
-    """C ← α·A·Aᵀ + β·C in place, as BLAS means ``syrk``, or with ``conjugate`` ``herk``: α·A·Aᴴ + β·C.
+    """C ← α·A·Aᵀ + β·C in place, as ``syrk`` in BLAS. With ``conjugate`` it is ``herk``: C ← α·A·Aᴴ + β·C.
 
     Parameters
     ----------
     alpha : number
-        The factor α; real with ``conjugate``.
+        The factor α. With ``conjugate`` it must be real.
     a : array of shape (n, k), or (k, n) with ``transposed``
-        The matrix, of NumPy.
+        The matrix, a NumPy array.
     beta : number
-        The factor β; real with ``conjugate``. With 0 C is not read.
+        The factor β. With ``conjugate`` it must be real. If it is 0, C is not read.
     c : array of shape (n, n)
-        Receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     transposed : bool, default: False
-        Whether the product is Aᵀ·A, or Aᴴ·A.
+        Whether the product is Aᵀ·A, or with ``conjugate`` Aᴴ·A.
     conjugate : bool, default: False
         Whether to conjugate the transposed factor. The diagonal of C then becomes real.
     lower : bool, optional
-        The triangle of C, with the diagonal, that is read and written: the lower or the upper one. With None C must
-        be symmetric (Hermitian with ``conjugate``): its lower triangle is read, unless ``beta`` is 0, and both are
-        written.
+        The triangle of C, with the diagonal, that is read and written: the lower one if True, the upper one if False.
+        If None, both triangles are written, and C must be symmetric, or Hermitian with ``conjugate``; unless ``beta``
+        is 0, its lower triangle is read.
 
     Returns
     -------
@@ -189,13 +201,19 @@ def syrk(
     Raises
     ------
     ShapeError
-        An ``a`` that is no matrix, or a ``c`` of another shape.
+        ``a`` is not a matrix, or ``c`` has another shape.
     DTypeError
-        A dtype that cannot be multiplied, or cannot be cast to that of ``c``.
+        A dtype that cannot be multiplied, or that cannot be cast to the dtype of ``c``.
     OperandError
-        No usable matrix, or a ``c`` that is read-only.
+        An operand is not a usable matrix, or ``c`` is read-only.
     UsageError
         ``alpha`` or ``beta`` is not a number, or not real with ``conjugate``.
+
+    See Also
+    --------
+    gram : Returns the Gram matrix as a new array.
+    gemmt : Multiplies two different matrices.
+    gemm : Computes all of C.
 
     Examples
     --------
@@ -225,29 +243,29 @@ def gemmt(
     conjugate: bool = False,
     lower: bool | None = None,
 ) -> ArrayT:
-    """C ← α·A·B + β·C in place where the caller knows that A·B is symmetric: only one triangle is computed.
+    """C ← α·A·B + β·C in place for a product A·B that is known to be symmetric: only one triangle is computed.
 
-    MKL and BLAS 3.12 have it as ``gemmt`` and ``gemmtr``. If A·B is not symmetric, the triangle that is computed is
-    right all the same: with ``lower`` true or false this is a product of which one half is wanted.
+    In MKL this function is ``gemmt``, and in BLAS 3.12 ``gemmtr``. If A·B is not symmetric, the computed triangle is
+    still right. So with ``lower`` True or False, this function computes one triangle of any square product.
 
     Parameters
     ----------
     alpha : number
-        The factor α; real with ``conjugate``.
+        The factor α. With ``conjugate`` it must be real.
     a : array of shape (n, k)
-        The left operand, of NumPy.
+        The left operand, a NumPy array.
     b : array of shape (k, n)
         The right operand.
     beta : number
-        The factor β; real with ``conjugate``. With 0 C is not read.
+        The factor β. With ``conjugate`` it must be real. If it is 0, C is not read.
     c : array of shape (n, n)
-        Receives the result, cast by the ``same_kind`` rule, and is returned.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     conjugate : bool, default: False
-        Whether A·B is Hermitian. The diagonal of C then becomes real.
+        Whether A·B is Hermitian instead of symmetric. The diagonal of C then becomes real.
     lower : bool, optional
-        The triangle of C, with the diagonal, that is read and written: the lower or the upper one. With None C must
-        be symmetric (Hermitian with ``conjugate``): its lower triangle is read, unless ``beta`` is 0, and both are
-        written.
+        The triangle of C, with the diagonal, that is read and written: the lower one if True, the upper one if False.
+        If None, both triangles are written, and C must be symmetric, or Hermitian with ``conjugate``; unless ``beta``
+        is 0, its lower triangle is read.
 
     Returns
     -------
@@ -257,13 +275,19 @@ def gemmt(
     Raises
     ------
     ShapeError
-        A mismatch of k, a product that is not square, or a ``c`` of another shape.
+        The operands differ in k, the product is not square, or ``c`` has another shape.
     DTypeError
-        A dtype that cannot be multiplied, or cannot be cast to that of ``c``.
+        A dtype that cannot be multiplied, or that cannot be cast to the dtype of ``c``.
     OperandError
-        No usable matrix, or a ``c`` that is read-only.
+        An operand is not a usable matrix, or ``c`` is read-only.
     UsageError
         ``alpha`` or ``beta`` is not a number, or not real with ``conjugate``.
+
+    See Also
+    --------
+    syrk : Multiplies a matrix by its own transpose.
+    gram : Returns the Gram matrix as a new array.
+    gemm : Computes all of C.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""Products on the processor: a kernel, arrays and a number of threads come in, and machine code writes the product."""
+"""Products on the CPU: chooses the kernel and the number of threads, and runs machine code."""

@@ -1,8 +1,9 @@
-"""The chooser of products on the CPU: which kernel multiplies, in which dtype, with which parameters, and why.
+"""Chooses the kernel for a product on the CPU, with its dtype and parameters, and gives the reasons.
 
-No kernel is named here: each declares its dtypes and shapes, and the first that suits, from the highest ``order`` down, is
-taken. A choice depends only on problem and machine, so that the bits of the result do not depend on the number of threads;
-with many threads ``for_many_threads`` takes another kernel that has the same bits. The rungs of the ladder are never chosen.
+No kernel is named here. Each kernel declares its dtypes and the shapes that suit it; from the highest ``order`` down,
+the first suitable kernel is taken. The choice depends only on the problem and the machine. So the bits of the result do
+not depend on the number of threads: with many threads ``for_many_threads`` may take another kernel, but that kernel
+gives the same bits. Rungs of the ladder are never chosen.
 """
 
 from __future__ import annotations
@@ -36,24 +37,28 @@ _LARGE = (4096, 4096, 4096)
 
 
 def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "") -> Choice[Kernel]:
-    """The kernel of the highest order that is made for the shape; if none is, the highest of those for every shape.
+    """The kernel with the highest order that suits the shape. If none does, the highest of those that are for every
+    shape.
 
-    ``algorithm="strassen"`` takes the highest kernel with fewer multiplications; its error bound is normwise, and wider
-    (``kernel.error_bound``). ``problem.precision`` is a promise about error. With "standard" every element is within the
-    classical bound γ_k·(|A||B|) of the exact one, in the dtype's own unit roundoff (for narrower dtypes that of float32,
-    then rounded once), and so it is with "ieee". With "highest" float16, bfloat16, float32 and complex64 are computed in
-    float64 or complex128 and rounded once, at half the speed or less: the bound has float64's unit roundoff, plus that one
-    rounding. With "fast" or a number the cheapest path is taken that keeps it (``product.precision``). float64 and
-    complex128, for which there is no wider dtype, and integers, which are exact modulo their size, are computed with
-    "highest" as with "standard".
+    ``algorithm="strassen"`` takes the kernel with the highest order that needs fewer multiplications. Its error bound
+    is wider and holds for the norm (``kernel.error_bound``).
 
-    ``operands`` is their dtype, if it is narrower than that of the product. If a kernel multiplies this narrower dtype and
-    accumulates in the dtype of the product, it is taken.
+    ``problem.precision`` is the guaranteed error bound. With "standard" and "ieee" each element is within the classical
+    bound γ_k·(|A||B|) of the exact value, in the unit roundoff of its dtype. For narrower dtypes it is the unit
+    roundoff of float32, plus one rounding. With "highest" float16, bfloat16, float32 and complex64 are computed in
+    float64 or complex128 and rounded once, at half the speed or less. The bound has the unit roundoff of float64, plus
+    that one rounding. With "fast" or a number the cheapest path that keeps the bound is taken (``product.precision``).
+    With "highest" float64, complex128 and integers are computed as with "standard": no wider dtype exists, and integers
+    are exact modulo their size.
 
-    NumPy multiplies what no kernel does (long double, Python objects), and everything where there is
+    ``operands`` is the dtype of the operands, if it is narrower than the dtype of the product. Then a kernel is taken
+    that multiplies the narrower dtype and accumulates in the dtype of the product, if there is one.
+
+    NumPy multiplies dtypes without a kernel (long double, Python objects). NumPy also multiplies everything if there is
     neither a built library nor a compiler (``cpu.runtime.machine_code``).
 
-    Raises DTypeError for a dtype that this algorithm does not multiply, UsageError for an unknown precision or algorithm.
+    Raises DTypeError for a dtype that the algorithm does not multiply, and UsageError for an unknown precision or
+    algorithm.
 
     >>> choose_cpu(Problem(8, 8, 8, "float32", precision="highest")).compute
     'float64'
@@ -98,8 +103,8 @@ def _choose_cpu_cached(problem: Problem, algorithm: str, operands: str, compiles
 
 
 def for_many_threads(choice: Choice[Kernel], problem: Problem, threads: int) -> Choice[Kernel]:
-    """The choice for so many threads: if the kernel names another one that has the same bits and is faster with many
-    threads, that one."""
+    """The choice for this number of threads. If the kernel names another kernel that has the same bits and is faster
+    with many threads, that one is chosen."""
     name, suits = choice.kernel.for_many or ("", None)
     if suits is None or not suits(problem.m, problem.n, problem.k, threads, itemsize_of(choice.compute)):
         return choice
@@ -128,9 +133,10 @@ def _cpu_path(problem: Problem, compiles: bool) -> Path:
 
 @functools.cache  # each call of ``gemm`` asks
 def choose_adding_cpu(dtype: str) -> Choice[Kernel] | None:
-    """The highest kernel that can add to C and suits large products here; None where none multiplies the dtype.
+    """The kernel with the highest order that can add its product to C and suits large products on this machine. None if
+    no such kernel multiplies the dtype.
 
-    It multiplies every shape: ``suits`` says where it is the fastest.
+    The kernel multiplies products of every shape; its ``suits`` only says for which shapes it is the fastest.
     """
     able = [kernel for kernel in _highest_first("classical") if kernel.adds and dtype in kernel.dtypes]
     suiting = (kernel for kernel in able if kernel.suits is None or kernel.suits(*_LARGE))
@@ -143,7 +149,7 @@ def choose_adding_cpu(dtype: str) -> Choice[Kernel] | None:
 
 
 def error_factor(kernel: Kernel, problem: Problem) -> float | None:
-    """The factor of a normwise error bound; None where the classical bound holds."""
+    """The factor of an error bound for the norm; None if the classical bound holds."""
     if kernel.error_bound is None:
         return None
     params = {name: kernel.params[name] for name in kernel.tunable}

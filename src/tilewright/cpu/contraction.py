@@ -1,9 +1,9 @@
-"""Contractions of arrays in the host's memory: diagonals and sums of one operand, and the product of two as products of
-matrices.
+"""Computes contractions of arrays in the host's memory: diagonals and sums of one operand, and the product of two
+operands as products of matrices.
 
-An operand is read where it lies if the axes of each group lie as one. Any other is copied piece by piece, so that a
-copy is small and still in a cache when it is multiplied. Pieces follow one another in a fixed order, and so do the
-sums of pieces of k: bits do not depend on threads.
+An operand is read without a copy if the axes of each group can be merged into one strided axis. Any other operand is
+copied piece by piece, so that each copy is small and still in a cache when it is multiplied. The order of the pieces
+and of the sums of pieces of k is fixed, so the bits do not depend on threads.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _quietly(function: Callable[..., Any], *arguments: Any, **options: Any) -> N
 
 
 def read_operand(x: np.ndarray, reading: Reading, dtype: np.dtype) -> np.ndarray:
-    """The operand with each label once: a view, or sums in ``dtype``.
+    """The operand with each label once: a view, or an array of sums in ``dtype``.
 
     >>> trace = Reading((), "ii", "i", "i")
     >>> read_operand(np.arange(9.0).reshape(3, 3), trace, np.dtype(float))
@@ -93,8 +93,10 @@ def multiply_pair(
     multiply: MultiplyInto,
     sums: np.dtype | None = None,
 ) -> None:
-    """Write the product of x and y into c, whose axes are in the order of ``layout.output``. ``dtype``: that of copies.
-    ``sums``: that of partial sums, if the product of two vectors may be the sum of those of their parts."""
+    """Write the product of ``x`` and ``y`` into ``c``, whose axes are in the order of ``layout.output``.
+
+    ``dtype`` is the dtype of copies. ``sums`` is the dtype of partial sums, for a product of two vectors that may be
+    computed in parts."""
     batch, m, n, k = layout.batch, layout.m, layout.n, layout.k
     x = x.transpose([layout.x.index(label) for label in batch + m + k])
     y = y.transpose([layout.y.index(label) for label in batch + n + k])

@@ -1,5 +1,7 @@
-"""Plans of ``gemm``, and how they run: C is only scaled, overwritten, added to by the kernel, or combined with a separate
-product."""
+"""Plans of ``gemm``, and how they run.
+
+There are four ways: C is only scaled, C is overwritten, the kernel adds the product to C, or a separate product is
+combined with C."""
 
 from __future__ import annotations
 
@@ -26,9 +28,11 @@ Way = Literal["scale", "product", "add", "combine"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GemmPlan(HostPlan):
-    """The plan of one ``gemm``. ``way`` says what happens to C: ``scale``: it is only scaled; ``product``: the product
-    overwrites it; ``add``: the kernel adds the product to it in one pass; ``combine``: α·A·B is computed into another
-    array, ``panel`` rows at a time, and added to β·C."""
+    """The plan of one ``gemm``. ``way`` says what happens to C.
+
+    With ``scale`` C is only scaled. With ``product`` the product overwrites C. With ``add`` the kernel adds the product
+    to C in one pass. With ``combine`` α·A·B is computed into another array, ``panel`` rows at a time, and added to
+    β·C."""
 
     way: Way = "product"
     panel: int = 0
@@ -46,11 +50,11 @@ class GemmPlan(HostPlan):
 def plan_gemm(
     alpha: complex, x: np.ndarray, y: np.ndarray, beta: complex, c: Any
 ) -> tuple[GemmPlan, np.ndarray, np.ndarray, np.ndarray]:
-    """The plan of ``gemm`` for checked operands, alpha and beta as arrays, and C as a plain array.
+    """The plan of ``gemm`` for operands that were checked, ``alpha`` and ``beta`` as arrays, and C as a plain array.
 
     ``c`` may be ``ANY_C``.
 
-    Raises what ``gemm`` raises.
+    Raises any error that ``gemm`` raises.
     """
     for name, array in (("a", x), ("b", y)):
         if array.ndim != 2:
@@ -74,15 +78,16 @@ def plan_gemm(
 
 
 def runs_as_gemm(a: np.ndarray, b: np.ndarray, out: Any, alpha: float) -> bool:
-    """Whether ``matmul`` of these into ``out``, with ``alpha`` and ``beta`` and nothing else, is a ``gemm``: of matrices
-    whose result is computed in its own dtype."""
+    """Whether ``matmul`` with these arguments and no others calls ``gemm``: the operands are matrices, and the result
+    is computed in its own dtype."""
     dtype = promoted(a.dtype, b.dtype)
     own = dtype.name in ("float32", "float64", "complex64", "complex128")
     return out is not None and a.ndim == b.ndim == 2 and alpha != 0 and own and is_within(alpha, dtype)
 
 
 def is_planned_as_gemm(a: np.ndarray, b: np.ndarray, out: Any, alpha: complex, beta: complex) -> bool:
-    """Whether a plan for these is that of ``gemm``: of what ``matmul`` does by it, and of what ``gemm`` alone can do."""
+    """Whether the plan of these arguments is that of ``gemm``: ``matmul`` would call ``gemm``, or only ``gemm`` can
+    compute it."""
     if a.ndim != 2 or b.ndim != 2:
         return False
     dtype = promoted(a.dtype, b.dtype)
@@ -98,7 +103,7 @@ def run_gemm(
     b: np.ndarray,
     c: np.ndarray,
 ) -> None:
-    """Run what ``plan_gemm`` returned, on the same operands."""
+    """Run a plan that ``plan_gemm`` returned, on the same operands."""
     with np.errstate(all="ignore"):
         if plan.way == "scale":
             _scale(c, beta)

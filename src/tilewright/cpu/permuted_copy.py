@@ -1,9 +1,8 @@
-"""Copies between arrays of different strides, in an order that uses each cache line that is read before it is evicted.
+"""Copies between arrays of different strides, in an order that uses all of a cache line before the line is evicted.
 
-``np.copyto`` writes in the order of the target. If neighbours of the source are far apart in the target, each element
-that is read brings a cache line of which the other elements are needed much later. So the target is written in
-blocks: of the axes inside that of the source's neighbours only so many elements at a time as the caches have lines
-for.
+``np.copyto`` writes in the order of the target. If elements that are adjacent in the source are far apart in the
+target, each element that is read loads a cache line whose other elements are needed much later. So the target is
+written in blocks. Along the inner axes, a block has only as many elements as there are lines in the caches.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ BYTES_PER_THREAD = 512 << 10
 
 
 def copy_permuted(target: np.ndarray, source: np.ndarray) -> None:
-    """Copy ``source`` to ``target``, of the same shape and any strides and dtypes, by as many threads as pay for it.
+    """Copy ``source`` to ``target``, which has the same shape. Both may have any strides and dtypes. As many threads
+    are used as make it faster.
 
     >>> source, target = np.arange(24.0).reshape(2, 3, 4), np.empty((4, 3, 2))
     >>> copy_permuted(target, source.T)
@@ -45,7 +45,8 @@ def copy_permuted(target: np.ndarray, source: np.ndarray) -> None:
 
 
 def axis_to_share(target: np.ndarray, threads: int) -> int:
-    """The axis along which threads share an array that they write: the outermost one with some indices for each of them."""
+    """The axis along which threads divide an array that they write: the outermost axis that has several indices for
+    each thread."""
     order = sorted(range(target.ndim), key=lambda axis: -abs(target.strides[axis]))
     return next((axis for axis in order if target.shape[axis] >= 2 * threads), int(np.argmax(target.shape)))
 

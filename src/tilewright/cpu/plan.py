@@ -1,4 +1,4 @@
-"""Plans of products of arrays in the host's memory, which the CPU multiplies; and how such a plan runs."""
+"""Plans of products that the CPU computes from arrays in the host's memory, and how such a plan runs."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ DTypeKey = tuple[np.dtype, int]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HostPlan(Plan):
-    """A product on the CPU, as it will run.
+    """The plan of a product on the CPU.
 
-    ``layout`` is how the operands' shapes combine, ``dtype`` the result's. ``threads`` share each product; if the products
-    of a batch are too small for that, each of ``bands`` threads computes a part of the batch. With ``adds`` the product is
-    added to C. ``finish`` is the epilogue as a formula.
+    ``layout`` says how the shapes of the operands combine; ``dtype`` is the dtype of the result. ``threads`` threads
+    share each product. If the products of a batch are too small for that, each of ``bands`` threads computes a part of
+    the batch. With ``adds`` the product is added to C. ``finish`` is the epilogue as a formula.
     """
 
     problem: Problem
@@ -74,7 +74,8 @@ class HostPlan(Plan):
     # ---- what runs
 
     def run(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        """Multiply arrays of the planned shapes and of ``working_dtype`` into ``c``, which has ``stored_dtype``."""
+        """Multiply arrays that have the planned shapes and ``working_dtype``, and write the product to ``c``, which has
+        ``stored_dtype``."""
         plain = self.threads == 1 and not self.adds and self.working_dtype == self.stored_dtype
         plain = plain and self.problem.precision != INVARIANT and not self.problem.symmetry
         short = short_way(self.kernel, self.working_dtype) if plain else small_products.take_long_way
@@ -84,7 +85,7 @@ class HostPlan(Plan):
             mirror_lower(c, self.problem.symmetry == "hermitian", near=True)
 
     def run_by(self, product: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        """The same, but ``product`` computes each product of the batch, one after the other."""
+        """Like ``run``, but ``product`` computes the products of the batch, one after the other."""
         multiply_batch(small_products.take_long_way, lambda: product, 1, *as_matrices(self.layout, a, b, c))
 
     def _product(self) -> Product:
@@ -105,7 +106,7 @@ class HostPlan(Plan):
 
     @cached_property
     def sharing(self) -> Sharing | None:
-        """One product of the plan as a call of machine code; None where that cannot run it."""
+        """One product of the plan as a call of machine code; None if machine code cannot run it."""
         problem, kernel, work = self.problem, self.kernel, self._work
         if problem.symmetry and self.working_dtype.kind == "c":
             return None  # ``run`` mirrors what is near the diagonal
@@ -132,18 +133,22 @@ class HostPlan(Plan):
 
     @cached_property
     def stored_dtype(self) -> np.dtype:
-        """The dtype that the kernel writes: ``working_dtype``, or that of the sums if the product has it."""
+        """The dtype that the kernel writes: ``working_dtype``, or the wider dtype of its sums if the product has
+        that."""
         return self.dtype if self.kernel.sums.get(self.compute) == self.dtype.name else self.working_dtype
 
     @cached_property
     def made_dtype(self) -> np.dtype:
-        """The dtype of an array that is allocated for the product: ``dtype`` if the kernel writes that, for of two equal
-        dtypes it is the one that NumPy returns; otherwise ``stored_dtype``."""
+        """The dtype of an array that is allocated for the product: ``dtype`` if the kernel writes it, otherwise
+        ``stored_dtype``.
+
+        Of two equal dtypes, ``dtype`` is the one that NumPy returns."""
         return self.dtype if self.dtype == self.stored_dtype else self.stored_dtype
 
     @property
     def narrows(self) -> bool:
-        """Whether the product has a narrower dtype than the operands, whose magnitudes may not allow that."""
+        """Whether the product is computed in a narrower dtype than that of the operands. The magnitudes of the operands
+        may not allow this."""
         return (self.problem.dtype, self.compute) in _NARROWED
 
     @property
@@ -154,11 +159,11 @@ class HostPlan(Plan):
 
     @cached_property
     def can_be_shared(self) -> bool:
-        """Whether there is enough work for two threads; only then the limit of threads matters and is read."""
+        """Whether there is enough work for two threads. Only then the limit of threads matters and is read."""
         return self.problem.flops >= 2 * WORK_SHARED or self.problem.bytes_least >= 2 * BYTES_PER_THREAD
 
     def within(self, limit: int) -> HostPlan:
-        """The same plan for at most ``limit`` threads; the same object for the same limit."""
+        """The same plan for at most ``limit`` threads. The same limit always gives the same object."""
         return _within(self, limit)
 
     # ---- what it prints and predicts
@@ -170,21 +175,21 @@ class HostPlan(Plan):
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of workspace of all threads together; the memory is kept for the next call."""
+        """Bytes of the workspace of all threads together. This memory is cached for the next call."""
         shape = self.problem.m, self.problem.n, self.problem.k
         copies = self.threads if self.kernel.shared in ("rows", "tiles") and self.kernel.over is None else 1
         return self.kernel.workspace_bytes(*shape, self.compute, self.threads) * copies
 
     @property
     def converted_bytes(self) -> int:
-        """Bytes of the copies of operands and result in the kernel's dtype; 0 where that is their own."""
+        """Bytes of the copies of operands and result in the kernel's dtype; 0 if they already have that dtype."""
         if self.compute == self.problem.dtype or self.stored_dtype != self.working_dtype:
             return 0
         return self.problem.bytes_least // self.problem.itemsize * self._itemsize
 
     @property
     def prediction(self) -> Prediction | None:
-        """The predicted time, by a simple model of this machine; None for dtypes whose peak is not measured."""
+        """The predicted time, from a simple model of this machine; None if the peak of the dtype is not measured."""
         if self.kernel is numpy_product:
             return None
         return predict(self.problem, self.kernel.params, self.compute, max(self.threads, self.bands))
@@ -285,10 +290,11 @@ def host_plan(
     result: np.dtype | None = None,
     symmetry: Symmetry = "",
 ) -> HostPlan:
-    """The plan for operands of these shapes and dtypes, with at most the threads allowed now; plans are cached. ``result``
-    is a wider dtype of the product than that of the operands, ``symmetry`` what is known of it.
+    """The plan for operands of these shapes and dtypes, for at most the threads that are allowed now. Plans are cached.
+    ``result`` is the dtype of the product, if it is wider than that of the operands. ``symmetry`` is what is known of
+    the product.
 
-    Raises ShapeError, DTypeError, UsageError as ``matmul`` does.
+    Raises ShapeError, DTypeError and UsageError, as ``matmul`` does.
     """
     try:
         plan = plan_alone(a, b, (a_dtype, a_dtype.num), (b_dtype, b_dtype.num), precision, algorithm, result, symmetry)
@@ -309,7 +315,8 @@ def plan_alone(
     result: np.dtype | None,
     symmetry: Symmetry = "",
 ) -> HostPlan:
-    """The plan for one thread. A kernel without triangles computes all of C, whatever is known of it."""
+    """The plan for one thread. If the kernel cannot compute a triangle, it computes all of C, even if C is known to be
+    symmetric."""
     if algorithm == "classical":
         precision = asked_precision(precision)
     shapes, dtype = combine_shapes(a, b), promoted(a_key[0], b_key[0]) if result is None else result
@@ -322,9 +329,10 @@ def plan_alone(
 
 
 def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
-    """The plan to add the product of two matrices to C in one pass; None where no kernel can, or where it is faster to
-    compute the product into another array and add that: if C is no larger than the operands, or the product so small that
-    the kernel for small products is planned."""
+    """The plan to add the product of two matrices to C in one pass. None if no kernel can, or if it is faster to
+    compute the product into another array and add that.
+
+    This is faster if C is no larger than the operands, or if the kernel for small products is planned."""
     plan = host_plan(a.shape, b.shape, a.dtype, b.dtype)
     m, n, k = plan.problem.m, plan.problem.n, plan.problem.k
     operands = a.dtype.name if a.dtype == b.dtype else ""
@@ -365,7 +373,7 @@ def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool, result: np
 
 @functools.cache  # a dtype is learnt once
 def short_way(kernel: Kernel, dtype: np.dtype) -> small_products.Short:
-    """The short way. If the plan's kernel is one that it calls, it does this dtype from now on."""
+    """The fast path for products of a dtype. If it can call the plan's kernel, it computes this dtype from now on."""
     if kernel is numpy_product:
         return product_by_numpy
     if kernel in OF_SHORT_WAY:
@@ -382,8 +390,8 @@ Run = Callable[[HostPlan, np.ndarray, np.ndarray, np.ndarray], None]
 def multiplied(
     plan: HostPlan, x: np.ndarray, y: np.ndarray, target: np.ndarray | None = None, run: Run | None = None
 ) -> np.ndarray:
-    """The product of operands that ``plan`` was made for: in ``target``, which it casts to, or in a new array. ``run``: what
-    multiplies, if not the plan itself."""
+    """The product of operands for which ``plan`` was made, in a new array, or cast into ``target``. ``run`` is the
+    function that multiplies, by default the plan's."""
     run = run or HostPlan.run
     if plan.narrows:
         x, y = native(x, plan.dtype), native(y, plan.dtype)
@@ -413,8 +421,10 @@ _MIRRORED, _NEAR = 768, 128
 
 
 def mirror_lower(c: np.ndarray, hermitian: bool, *, near: bool = False) -> None:
-    """Copy the lower triangles of matrices (…, n, n) to the upper ones. ``near`` the diagonal alone, where elements were
-    computed on both sides and may differ in their last bits, and what is farther is a copy already."""
+    """Copy the lower triangle of each matrix (…, n, n) to the upper triangle.
+
+    With ``near`` only elements near the diagonal are copied: these were computed on both sides and may differ in their
+    last bits. The other elements are copies already."""
     hermitian = hermitian and c.dtype.kind == "c"
     step = _NEAR if near else _MIRRORED
     for top in range(0, c.shape[-1], step):
@@ -427,7 +437,7 @@ def mirror_lower(c: np.ndarray, hermitian: bool, *, near: bool = False) -> None:
 
 
 def make_diagonal_real(c: np.ndarray) -> None:
-    """Of complex matrices (…, n, n)."""
+    """Set the imaginary parts of the diagonals of complex matrices (…, n, n) to zero."""
     diagonal = np.arange(c.shape[-1])
     c.imag[..., diagonal, diagonal] = 0
 
@@ -453,8 +463,8 @@ _LOWEST, _HIGHEST = -126, 128
 def multiply_narrowed(
     run: Product, a: np.ndarray, b: np.ndarray, dtype: np.dtype, shape: tuple[int, ...], target: np.ndarray | None
 ) -> np.ndarray | None:
-    """The product of ``a`` and ``b``, of this shape, computed by ``run`` in the narrower ``dtype``: in ``target`` or a new
-    array. None where the magnitudes do not allow it; then nothing is written."""
+    """The product of ``a`` and ``b``, which has the shape ``shape``, computed by ``run`` in the narrower ``dtype``, in
+    ``target`` or a new array. None if the magnitudes of the operands do not allow this; then nothing is written."""
     narrow = narrowed_operands(a, b, dtype)
     if narrow is None:
         return None
@@ -467,8 +477,8 @@ def multiply_narrowed(
 
 
 def narrowed_operands(a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, int] | None:
-    """``a`` and ``b`` of float64 (or complex128) in the narrower ``dtype``, and the exponent of the power of two by which
-    their product must be multiplied; None where there is no such pair, as with an infinity or a NaN.
+    """``a`` and ``b`` of float64 (or complex128) in the narrower ``dtype``, and the exponent of the power of two by
+    which their product must be multiplied. None if there is no such pair, for example because of an infinity or a NaN.
 
     >>> x, y, exponent = narrowed_operands(np.array([[2.0**500]]), np.array([[2.0**-490]]), np.dtype(np.float32))
     >>> float(np.ldexp(x @ y, exponent)[0, 0])
@@ -488,7 +498,7 @@ def narrowed_operands(a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> tuple[np
 
 
 def widened(c: np.ndarray, exponent: int, target: np.ndarray) -> None:
-    """Write ``c``, multiplied by the power of two of this exponent, to ``target`` of any strides and dtype."""
+    """Write ``c``, multiplied by two to this exponent, to ``target``, which has any strides and dtype."""
 
     def convert(rows: slice) -> None:
         with np.errstate(all="ignore"):  # the result may overflow to infinity

@@ -1,4 +1,5 @@
-"""Predicted time of a product: the longest of the least times that arithmetic, the last cache and memory need.
+"""Predicts the time of a product: the largest of three lower bounds, for arithmetic, for the last-level cache and for
+memory.
 
 The roofs are measured on this machine (``peaks``). The traffic of each level follows from the blocks (S3.1, S1.7): a w × h
 block of C that stays in a level over all of K reads w·K + K·h and writes w·h, so larger blocks mean less traffic.
@@ -8,7 +9,8 @@ For the five loops around a register tile of MR × NR the traffic is
     last cache   packed B once for each block of MC rows; packed A written and read; the tiles of C once for each KC
     memory       A once for each NC columns, B once, C once for each KC; from the last cache where all operands fit in it
 
-The model has no latency, no conflicts, and no edges but those of tiles. It says which roof limits and about how long.
+The model ignores latency and cache conflicts, and considers no edges but those of tiles. It gives the roof that limits
+the product, and its approximate time.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ _REAL = {
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The register tile and cache blocks of a kernel; a block size that the kernel does not have is that of the product."""
+    """The register tile and cache blocks of a kernel. A block size that the kernel does not have is the size of the
+    product."""
 
     mr: int
     nr: int
@@ -50,7 +53,8 @@ class BlockSizes:
 
     @classmethod
     def of(cls, params: Mapping[str, Any], compute: str, m: int, n: int, k: int) -> BlockSizes:
-        """The blocks by a kernel's parameters (``mr``, ``nv``, ``mc``, ``kc``, ``nc``), for a product of this shape."""
+        """The blocks that a kernel's parameters (``mr``, ``nv``, ``mc``, ``kc``, ``nc``) give for a product of this
+        shape."""
         lanes = params.get("vector_bits", 0) // 8 // np.dtype(compute).itemsize
         whole = {"mr": 1, "nr": params.get("nv", 0) * lanes or 1, "mc": m, "kc": k, "nc": n}
         sizes = {name: params.get(name, size) for name, size in whole.items()}
@@ -60,7 +64,7 @@ class BlockSizes:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds that each level needs, and the overhead of the call, which is added to the longest."""
+    """The seconds that each level needs, and the overhead of the call, which is added to the longest of them."""
 
     compute_s: float
     cache_s: float
@@ -69,12 +73,12 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        """The longest level, and the overhead."""
+        """The seconds of the longest level plus the overhead."""
         return max(self.compute_s, self.cache_s, self.memory_s) + self.overhead_s
 
     @property
     def bound(self) -> str:
-        """The level that takes longest; "the call itself" where the overhead is longer than every level."""
+        """The name of the level that takes longest; "the call itself" if the overhead is longer than every level."""
         needs = {"compute": self.compute_s, "cache": self.cache_s, "memory": self.memory_s}
         longest = max(needs, key=needs.__getitem__)
         return longest if needs[longest] >= self.overhead_s else "the call itself"
@@ -85,7 +89,8 @@ class Prediction:
 
 
 def predict(problem: Problem, params: Mapping[str, Any], compute: str, threads: int) -> Prediction | None:
-    """The prediction for a kernel that computes in ``compute``; None for dtypes whose peak is not measured."""
+    """The prediction for a kernel that computes in the dtype ``compute``; None if the peak of that dtype is not
+    measured."""
     if compute not in _REAL:
         return None
     real, operations = _REAL[compute]

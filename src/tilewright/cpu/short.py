@@ -1,8 +1,9 @@
-"""The short way of two matrices: by machine code, after one look at a table of plans.
+"""The fast path for two matrices: after one look-up in a table of plans, machine code computes the product.
 
-``matmul`` checks, plans and runs every product in Python, which takes 15 to 40 µs. Here the plan of a shape becomes a call
-of machine code (``cpu/runtime/shared_products``), once; later products of that shape take 2 to 4 µs beside the product
-itself. If the call needs no workspace, the C front remembers it: ``small_products.multiply`` computes those later products.
+``matmul`` checks, plans and runs every product in Python, which takes 15 to 40 µs. Here the plan of a shape is turned
+into a call of machine code once (``cpu/runtime/shared_products``). Later products of that shape have an overhead of 2
+to 4 µs. If the call needs no workspace, the C front remembers it, and ``small_products.multiply`` computes the later
+products.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ from .runtime.shared_products import Sharing
 
 
 def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any = None) -> Any:
-    """The product of two matrices, a matrix and a vector, or a batch and a matrix, by as many threads as the plan says if
-    enough of them stand by, or sleep and are worth waking; a small one by this thread alone otherwise, and a batch of them
-    if it is the only one. None if ``matmul`` must plan and run it.
+    """The product of two matrices, of a matrix and a vector, or of a batch and a matrix. None if ``matmul`` must plan
+    and run it.
 
-    ``out_dtype`` is what the caller of ``matmul`` named; with None the product has the dtype of the operands.
+    As many threads as the plan says compute it, if enough of them are polling, or sleep and are worth waking. Otherwise
+    this thread computes a small product alone. It also computes a batch of small products, if no other thread may be
+    used.
+
+    ``out_dtype`` is the dtype that the caller of ``matmul`` requested. If it is None, the product has the dtype of the
+    operands.
     """
     if type(b) is not np.ndarray or a.dtype is not b.dtype:
         return None

@@ -1,7 +1,9 @@
-"""Products on the CPU of which one triangle is computed: into one triangle of C, or mirrored into the other.
+"""Symmetric products on the CPU: only one triangle is computed. It is stored alone, or also mirrored into the other
+triangle.
 
-A product that overwrites all of C is one of a plan with a ``symmetry`` (``cpu/plan.py``). Otherwise C is cut into panels of
-rows: left of its diagonal block each is a ``gemm`` in place, and the block is combined with a product of its own.
+A product that overwrites all of C has a plan with a ``symmetry`` (``cpu/plan.py``). Otherwise C is cut into panels of
+rows. In each panel, the part left of the diagonal block is computed by a ``gemm`` in place. The diagonal block is
+computed as a separate product, and then combined with C.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _PANEL = 768
 def product_of_complex(
     a: np.ndarray, b: np.ndarray, out: Any, rows: bool, conjugate: bool, precision: str | float
 ) -> Any:
-    """The product of a complex matrix and its transpose, of which one is conjugated, in ``out`` or a new array."""
+    """The product of a complex matrix and its transpose, one of them conjugated, in ``out`` or in a new array."""
     x, y = a, b
     if conjugate:
         x, y = (a, b.conj()) if rows else (a.conj(), b)
@@ -39,7 +41,7 @@ def product_of_complex(
 
 
 def check_square(a: np.ndarray, b: np.ndarray) -> None:
-    """Raises ShapeError unless A·B is a square matrix."""
+    """Raise ShapeError unless A·B is a square matrix."""
     if a.ndim != 2 or b.ndim != 2 or a.shape != b.shape[::-1]:
         raise ShapeError(f"a is {a.shape}, b is {b.shape}: for a symmetric product they must be (n, k) and (k, n)")
 
@@ -47,7 +49,8 @@ def check_square(a: np.ndarray, b: np.ndarray) -> None:
 def run_triangle(
     alpha: complex, a: np.ndarray, b: np.ndarray, beta: complex, c: Any, lower: bool | None, symmetry: Symmetry
 ) -> None:
-    """C ← α·A·B + β·C of a triangle of C, or with None of both. Raises what ``syrk`` raises."""
+    """C ← α·A·B + β·C for one triangle of C, or for both if ``lower`` is None. Raises any error that ``syrk``
+    raises."""
     if lower is not None and not isinstance(lower, (bool, np.bool_)):
         raise UsageError(f"lower must be True, False or None, got {lower!r:.80}")
     *_, target = plan_gemm(alpha, a, b, beta, c)  # checks all of it

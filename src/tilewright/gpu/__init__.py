@@ -1,1 +1,2 @@
-"""Products on GPUs: arrays that lie there come in, steps are planned and launched, and the product lies there, too."""
+"""Products of arrays on GPUs: a product is planned as a list of steps, and its launches are submitted to the caller's
+stream."""

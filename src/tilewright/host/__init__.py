@@ -1,1 +1,1 @@
-"""This machine: facts, limits, quotas, and the user's cache."""
+"""This machine: its facts, its limits and quotas, and the user's cache."""

@@ -1,7 +1,7 @@
-"""A property that is computed at its first use and cached in its object, without a lock.
+"""A property that is computed at its first use and then cached in its object, without a lock.
 
-``functools.cached_property`` of CPython before 3.12 has one lock for all objects of a class. An interrupt between two
-bytecodes, or a fork, could leave it taken, and every other thread would wait for ever.
+Before CPython 3.12, ``functools.cached_property`` has one lock for all objects of a class. An interrupt between two
+bytecodes or a fork could leave this lock taken, and every other thread would then wait forever.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ Value = TypeVar("Value")
 
 
 class cached_property(Generic[Value]):  # noqa: N801  # named as the one of ``functools``
-    """As ``functools.cached_property``. Threads that use it first at the same moment compute it each.
+    """Like ``functools.cached_property``, without its lock. If several threads use the property for the first time at
+    once, each of them computes it.
 
     >>> class Square:
     ...     def __init__(self, side):

@@ -1,27 +1,31 @@
-"""Where compiled code and measured facts are kept: a directory that no other user can change.
+"""The user's cache on disk for compiled code and measured facts: a directory that no other user can change.
 
 Every measured fact is a ``CacheFile`` of JSON, read by ``read_as`` and written by ``write_json``.
 
-Cached machine code will be run, so the directory must be safe. It is found by walking to it from the root of the file
-system. Each directory on the way is opened relative to the one before it, without following a link, and the owner and mode
-of the open directory are checked. So it cannot be replaced between check and use.
+Cached machine code is run later, so the directory must be safe. Its path is walked from the root of the file system.
+Each directory is opened relative to its parent, without following a symbolic link, and the owner and mode of the open
+directory are checked. So no directory can be replaced between the check and its use.
 
-- Each must belong to this user or to root. The last ones, which hold the files, must be this user's.
-- No other user may write it, unless it is sticky, as ``/tmp`` is. The last ones may not even be that.
-- A link is followed where no other user can write the directory that holds it, and refused elsewhere. Its target is walked
-  to in the same way.
+- Each directory must belong to this user or to root. The last ones, which hold the files, must belong to this user.
+- No other user may have write permission, except in a sticky directory such as ``/tmp``. The last directories must not
+  be sticky and writable by others either.
+- A symbolic link is followed only if no other user can write to the directory that holds it. Its target is walked in
+  the same way.
 
-The resulting path contains no link. Other libraries, such as Numba's cache, may open files by it later, because it always
-leads to the same directory: to change that, an entry of one of its directories would have to be renamed, removed or
-replaced. Where only the owner can write a directory, only the owner and root can do that. In a sticky directory, only the
-owner of the directory, the owner of the entry, and root can; the entry is the next component, and its owner was checked.
-All these owners are this user or root. An entry of a POSIX access control list that lets another user write is noticed
-too, because with such a list the group bits of the mode show the most that it allows.
+The resulting path contains no link, and always leads to the same directory. So other libraries, such as Numba's cache,
+may open files by this path later. To change where it leads, an entry of one of its directories would have to be
+renamed, removed or replaced. In a directory that only its owner can write to, only the owner and root can do that. In a
+sticky directory, only the owner of the directory, the owner of the entry, and root can. The entry is the next directory
+of the path, whose owner was checked. All these owners are this user or root.
 
-If the user's cache is not safe or cannot be written, one warning says so, and the files lie in a temporary directory of
-this process. A process that is killed cannot remove its directory. So each process holds a lock on its directory, which
-the system releases when the process ends in any way. The next process of this user that makes such a directory removes
-those that are no longer locked. If there is no safe place for that either, nothing is cached.
+A POSIX access control list that lets another user write is noticed, too: with such a list, the group bits of the mode
+show the most that the list allows.
+
+If the user's cache is unsafe or cannot be written, one warning says so, and the files are stored in a temporary
+directory of this process. A process that is killed cannot remove its temporary directory. So each process holds a lock
+on this directory, which the system releases when the process ends in any way. When a process of the same user makes
+such a directory, it removes those that are no longer locked. If there is no safe place for a temporary directory
+either, nothing is cached.
 """
 
 from __future__ import annotations
@@ -54,11 +58,11 @@ _ROOT = Path("/")
 
 
 def safe_directory(path: str | Path, parts: Iterable[str] = (), *, make: bool = True) -> Path:
-    """The real path of ``path``/``parts``, where only this user can write the directories ``parts``.
+    """The real path of ``path``/``parts``, whose last directories ``parts`` only this user can write to.
 
-    Missing directories are made with mode 0700, unless ``make`` is False. Raises PermissionError where another user could
-    change what the directory holds, and any OSError where it cannot be reached, made or written. On a system without
-    such owners and modes (Windows) the directories are made and nothing is checked.
+    Missing directories are made with mode 0700, unless ``make`` is False. Raises PermissionError if another user could
+    change the contents of the directory. Raises other errors of class OSError if the directory cannot be reached, made
+    or written. On Windows, which has no such owners and modes, the directories are made and nothing is checked.
     """
     if os.name != "posix":
         return _made(Path(path), parts)
@@ -181,8 +185,8 @@ _current: _Directory | None = None
 
 
 def temporary_directory() -> Path | None:
-    """The directory of this process, made at the first call. A forked child shares its parent's. None where no place is
-    safe and can be written."""
+    """The temporary directory of this process, which is made at the first call. A forked child process uses its
+    parent's. None if no safe place can be written to."""
     global _current
     with _making:
         if _current is None or not _current.is_there():
@@ -301,11 +305,11 @@ _warned: set[str] = set()
 
 
 def private_directory(*parts: str) -> Path | None:
-    """A directory for files that are loaded again later; it is made with mode 0700 if it does not exist.
+    """The directory of the cache. If it does not exist, it is made with mode 0700.
 
-    It lies in ``$TILEWRIGHT_CACHE``, else ``$XDG_CACHE_HOME/tilewright``, else ``~/.cache/tilewright``. If that cannot be
-    written, or another user could change what it holds, a CacheWarning says so, once per process, and the directory lies in
-    the temporary directory of this process. None where there is no safe place for that.
+    It is in ``$TILEWRIGHT_CACHE``, else in ``$XDG_CACHE_HOME/tilewright``, else in ``~/.cache/tilewright``. If that
+    cannot be written, or another user could change its contents, a CacheWarning says so once per process. The directory
+    is then in the temporary directory of this process. None if there is no safe place for it.
     """
     cache = "the cache"
     try:
@@ -325,7 +329,7 @@ def private_directory(*parts: str) -> Path | None:
 
 
 def give_up(error: OSError) -> None:
-    """Stop using the user's cache in this process, because writing to it failed with ``error``."""
+    """Stop using the user's cache in this process, after writing to it has failed with ``error``."""
     with contextlib.suppress(RuntimeError):
         _unusable.setdefault(str(_user_cache()), _reason_text(error))
     private_directory()  # shows the warning
@@ -366,20 +370,21 @@ def _warn(cache: str, reason: str, temporary: Path | None) -> None:
 
 @dataclass(frozen=True)
 class CacheFile:
-    """One file of the cache. A file that cannot be read counts as missing; a file is written completely or not at all."""
+    """One file of the cache. It is always written as a whole. A file that cannot be read counts as missing."""
 
     folder: str
     name: str
 
     @property
     def path(self) -> Path | None:
-        """Its path, whether it exists or not; None where nothing can be cached."""
+        """The path of the file, whether it exists or not; None if nothing can be cached."""
         folder = private_directory(self.folder)
         return folder and folder / self.name
 
     @property
     def is_absent(self) -> bool:
-        """Whether there is certainly no such file. This takes a fiftieth of the time of ``read``, which checks the cache."""
+        """Whether the file is certainly missing. This takes one fiftieth of the time of ``read``, which checks the
+        cache's directory."""
         try:
             cache = str(_user_cache())
         except RuntimeError:
@@ -387,7 +392,7 @@ class CacheFile:
         return cache not in _warned and not os.path.exists(f"{cache}/{self.folder}/{self.name}")  # noqa: PTH110
 
     def read(self) -> bytes | None:
-        """Its contents; None where it is missing or cannot be read."""
+        """The contents of the file; None if it is missing or cannot be read."""
         path = self.path
         try:
             return None if path is None else path.read_bytes()
@@ -395,7 +400,7 @@ class CacheFile:
             return None
 
     def read_json(self) -> dict[str, Any]:
-        """The JSON object in it; an empty one where it holds anything else or is missing."""
+        """The JSON object in the file; an empty dict if the file is missing or holds anything else."""
         try:
             known = json.loads(self.read() or b"{}")
         except (ValueError, RecursionError):
@@ -403,14 +408,17 @@ class CacheFile:
         return known if isinstance(known, dict) else {}
 
     def read_as(self, make: Callable[[dict[str, Any]], Found | None]) -> Found | None:
-        """The result of ``make`` for the JSON object; None where the file is missing, or its contents are not as written."""
+        """The result of ``make`` for the JSON object in the file. None if the file is missing or its contents are not
+        valid."""
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return make(self.read_json())
         return None
 
     def write(self, content: bytes) -> Path | None:
-        """Write it, so that another process sees either the old file or the new one. If that fails, the cache is no longer
-        used, and the file is written to the temporary directory. Returns its path; None if that fails too."""
+        """Write the file and return its path; None if that fails.
+
+        Other processes see either the old file or the complete new one. If writing to the user's cache fails, this
+        process no longer uses that cache, and writes the file to its temporary directory."""
         for _ in range(2):
             path = self.path
             if path is None:
@@ -424,20 +432,20 @@ class CacheFile:
         return None
 
     def write_json(self, known: Mapping[str, Any]) -> Path | None:
-        """``write`` of a JSON object."""
+        """Write a JSON object to the file, as ``write`` does."""
         return self.write(json.dumps(known, indent=1).encode() + b"\n")
 
     def read_checked(self) -> bytes | None:
-        """What ``write_checked`` wrote; None where the file is missing or is not what was written."""
+        """The contents that ``write_checked`` wrote; None if the file is missing or differs from what was written."""
         digest, _, content = (self.read() or b"").partition(b"\n")
         return content if fingerprint(content).encode() == digest else None
 
     def write_checked(self, content: bytes) -> Path | None:
-        """``write`` of the content after a line with its digest."""
+        """Write the contents after a line with their digest, as ``write`` does."""
         return self.write(fingerprint(content).encode() + b"\n" + content)
 
     def remove(self) -> bool:
-        """Remove it. Returns whether it was there."""
+        """Remove the file. Returns whether it existed."""
         path = self.path
         try:
             if path is not None:
@@ -461,7 +469,7 @@ def _written(path: Path, content: bytes) -> Path:
 
 
 def fingerprint(*facts: object) -> str:
-    """A short name for a combination of facts; paths stand for the contents of their files."""
+    """A short name for a combination of facts. A path among the facts counts with the contents of its file."""
     digest = blake2b(digest_size=8)
     for fact in facts:
         content = fact.read_bytes() if isinstance(fact, Path) else fact

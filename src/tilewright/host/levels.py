@@ -1,7 +1,8 @@
 """The instruction levels for which the engine is built, and which of them a processor has.
 
-A level is a set of instructions that kernels are compiled for. Sizes of caches and numbers of cores are no part of it:
-machine code reads them (``cpu.codegen.setting``), so a library serves every processor of its level.
+A level is a set of instructions for which kernels are compiled. It does not include sizes of caches and numbers of
+cores, because machine code reads these when it runs (``cpu.codegen.setting``). So one library serves every processor of
+its level.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _MORE_V4 = (
 
 @dataclass(frozen=True)
 class InstructionLevel:
-    """A level of an architecture, and the instruction sets that it needs, by LLVM's names.
+    """A level of an architecture, with the instruction sets that it needs, by LLVM's names.
 
-    ``tuned_for`` is the processor, by LLVM's name, for which instructions are chosen and ordered. Its instruction sets
-    ``without`` are not used.
+    ``tuned_for`` is the processor, by LLVM's name, for which LLVM chooses and orders instructions. The instruction sets
+    ``without`` of this processor are not used.
     """
 
     name: str
@@ -41,18 +42,18 @@ class InstructionLevel:
 
     @property
     def file_name(self) -> str:
-        """The name of its library."""
+        """The file name of the level's library."""
         return f"{self.name}.so"
 
     @property
     def triple(self) -> str:
-        """LLVM's name of the system for which it is built."""
+        """LLVM's name of the system for which the library is built."""
         return f"{self.arch}-unknown-linux-gnu"
 
     @property
     def llvm_features(self) -> str:
-        """The instruction sets, as LLVM writes them. Where there are vectors of 512 bits loops may use them: LLVM prefers
-        shorter ones for the first processors that had them."""
+        """The instruction sets in LLVM's notation. If vectors of 512 bits exist, loops may use them; by default LLVM
+        prefers shorter vectors for the first processors that had them."""
         wide = ["-prefer-256-bit"] if "avx512f" in self.isa else []
         left_out = [f"-{name}" for name in self.without if name not in self.isa]
         return ",".join([*(f"+{name}" for name in self.isa), *left_out, *wide])
@@ -75,7 +76,7 @@ LEVELS = (
 
 
 def instruction_levels(arch: str, isa: Collection[str]) -> list[InstructionLevel]:
-    """The levels that a processor has, the best one first.
+    """The levels that a processor supports, the best one first.
 
     >>> [level.name for level in instruction_levels("x86_64", {"sse2", "sse4.2", "avx", "fma", "f16c", "avx2", "avxvnni"})]
     ['x86-64-v3-vnni', 'x86-64-v3']
@@ -84,5 +85,5 @@ def instruction_levels(arch: str, isa: Collection[str]) -> list[InstructionLevel
 
 
 def level_named(name: str) -> InstructionLevel:
-    """The level of this name. Raises KeyError."""
+    """The level with this name. Raises KeyError."""
     return {level.name: level for level in LEVELS}[name]

@@ -1,6 +1,6 @@
-"""How many threads a product may use: what the caller sets, else the environment, else what the system allows.
+"""How many threads a product may use: the number that the caller sets, else the environment's, else the system's.
 
-The number never changes a result's bits, only its time. Few products use all of them: a small one runs on one thread.
+The number of threads never changes the bits of a result, only the time. A product uses fewer threads if it is small.
 """
 
 from __future__ import annotations
@@ -32,21 +32,26 @@ of_the_process: int | None = None
 
 
 def set_threads(count: int | None) -> None:
-    """Let every product of this process use ``count`` threads at most.
+    """Set the most threads that a product of this process may use.
 
-    The number never changes a result's bits, only its time.
+    The number of threads never changes the bits of a result, only the time.
 
     Parameters
     ----------
     count : int or None
-        The most threads of a product, from 1 to 4096; it may be more than there are CPUs. None returns to the
-        default: ``$TILEWRIGHT_NUM_THREADS``, else ``$OMP_NUM_THREADS``, and never more than the CPUs that affinity
-        mask and cgroup quota leave this process.
+        The most threads of a product, from 1 to 4096. It may be more than the number of CPUs. None restores the
+        default: ``$TILEWRIGHT_NUM_THREADS``, else ``$OMP_NUM_THREADS``, else all usable CPUs. The default is never more
+        than the CPUs that the affinity mask and the cgroup quota leave to this process.
 
     Raises
     ------
     UsageError
-        ``count`` is no such number.
+        ``count`` is neither None nor an integer from 1 to 4096.
+
+    See Also
+    --------
+    use_threads : Sets the number within a ``with`` block.
+    get_threads : Returns the number that applies.
 
     Examples
     --------
@@ -62,10 +67,12 @@ def set_threads(count: int | None) -> None:
 
 @contextlib.contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Within a ``with`` block, let products use ``count`` threads at most, only in this thread or asyncio task.
+    """Within a ``with`` block, set the most threads that a product may use, for the current thread or asyncio task
+    alone.
 
-    Blocks nest: the innermost applies, and its end restores the number from before. ``set_threads`` has no effect
-    inside. A thread that is started in the block does not inherit it (``asyncio.to_thread`` does).
+    Blocks may be nested: the innermost applies, and when it ends, the previous number applies again. Inside the block
+    ``set_threads`` has no effect. A thread that is started in the block does not inherit the number;
+    ``asyncio.to_thread`` does.
 
     Parameters
     ----------
@@ -75,7 +82,12 @@ def use_threads(count: int) -> Iterator[None]:
     Raises
     ------
     UsageError
-        ``count`` is no such number.
+        ``count`` is not an integer from 1 to 4096.
+
+    See Also
+    --------
+    set_threads : Sets the number for the process.
+    get_threads : Returns the number that applies.
 
     Examples
     --------
@@ -92,18 +104,23 @@ def use_threads(count: int) -> Iterator[None]:
 
 
 def get_threads() -> int:
-    """How many threads a product may use that is started now in this thread.
+    """The most threads that a product may use if it is started now in this thread.
 
     Returns
     -------
     int
-        What ``use_threads`` or ``set_threads`` set, else the default. Few products use all of them: a small one
-        runs on one thread.
+        The number that ``use_threads`` or ``set_threads`` set, else the default. A product uses fewer threads if it is
+        small.
 
     Raises
     ------
     UsageError
-        ``$TILEWRIGHT_NUM_THREADS`` is not a positive number.
+        ``$TILEWRIGHT_NUM_THREADS`` is not a positive integer.
+
+    See Also
+    --------
+    set_threads : Sets the number for the process.
+    use_threads : Sets the number within a ``with`` block.
 
     Examples
     --------
@@ -115,7 +132,7 @@ def get_threads() -> int:
 
 
 def why_threads() -> str:
-    """What determines ``get_threads``, as text."""
+    """A text that says what determines the number of ``get_threads``."""
     if threading.current_thread().name == WORKER:
         return "inside another product's thread"
     if of_this_context.get():
@@ -130,7 +147,7 @@ def why_threads() -> str:
 
 
 def environment_threads(environ: Mapping[str, str] | None = None) -> tuple[str, int] | tuple[None, None]:
-    """The variable that applies and its number, or None twice.
+    """The environment variable that sets the number of threads, and the number; two times None if no variable does.
 
     Raises UsageError for an invalid ``$TILEWRIGHT_NUM_THREADS``; an invalid ``$OMP_NUM_THREADS`` is ignored.
     """
@@ -147,8 +164,11 @@ def environment_threads(environ: Mapping[str, str] | None = None) -> tuple[str, 
 
 @functools.cache
 def most_by_default() -> int:
-    """The default, where the affinity mask allows that many: that may change, for pools pin their workers. The environment
-    is read once per process, as BLAS libraries do: a later change affects only child processes."""
+    """The most threads by default, if the affinity mask allows that many. The mask is read for each product, because
+    thread pools may pin a worker to some CPUs.
+
+    The environment variables are read once per process, as by BLAS libraries. A later change affects only child
+    processes."""
     cores = machine().usable_cores
     return min(environment_threads()[1] or cores, cores)
 

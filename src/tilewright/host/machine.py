@@ -1,11 +1,14 @@
-"""The description of a machine: cores, caches, memory, instruction sets. What cannot be known is None, not a guess.
+"""The description of a machine: cores, caches, memory, instruction sets. A fact that cannot be known is None, never a
+guess.
 
-The facts come from the system (Linux ``/proc`` and ``/sys``, macOS ``sysctl``); nothing is measured here. Every reader takes
-the ``root`` of the file system to read, so that a test can describe a machine by a few text files.
+The facts come from the system: ``/proc`` and ``/sys`` on Linux, ``sysctl`` on macOS. Nothing is measured here. Each
+function that reads facts takes the ``root`` of the file system, so that a test can describe a machine by a few text
+files.
 
-A description can also be written down. ``tilewright info --json FILE`` prints that of this machine; a process with
-``$TILEWRIGHT_MACHINE=FILE`` plans, cuts and compiles as on the machine of the file. A file takes instruction sets away, but
-cannot add any, because the code also runs here. Fewer threads run here than on a machine with more cores.
+A description can also be stored in a file. ``tilewright info --json FILE`` writes that of this machine. With
+``$TILEWRIGHT_MACHINE=FILE`` a process plans, cuts products and compiles as on the machine that the file describes. The
+file can remove instruction sets but cannot add any, because the code runs on this machine. For the same reason no more
+threads run than this machine has cores.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ ISA = (
 
 @dataclass(frozen=True)
 class Cache:
-    """One kind of cache of the usable CPUs; ``shared_by`` is the number of logical CPUs that share one such cache."""
+    """One kind of cache of the usable CPUs. ``shared_by`` is the number of logical CPUs that share one such cache."""
 
     level: int
     type: str  # "Data", "Instruction" or "Unified"
@@ -70,7 +73,7 @@ class Cache:
 
 
 class Rate(NamedTuple):
-    """A measured rate of a description: ``what`` is "fma" (GFLOPS), "triad" or "cached triad" (GB/s)."""
+    """A measured rate in a description. ``what`` is "fma" (in GFLOPS), or "triad" or "cached triad" (in GB/s)."""
 
     what: str
     dtype: str
@@ -80,49 +83,53 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True)
 class Machine:
-    """What is known of a machine; None where the system does not say.
+    """The facts of a machine. A fact is None if the system does not report it.
 
     Attributes
     ----------
     processor, vendor : str or None
         The names of the processor and its maker.
     family, model : int or None
-        The processor's own numbers.
+        The family and model numbers of the processor.
     usable_cores : int
-        The number of threads worth starting: the least of the affinity mask, the cgroup CPU quota rounded up, and
-        the logical CPUs.
+        The number of threads worth starting: the smallest of the CPUs in the affinity mask, the cgroup CPU quota
+        rounded up, and the logical CPUs.
     usable_why : str
-        Which of these it is.
+        Which of these three determines ``usable_cores``.
     quota_cores : float or None
-        The CPUs of the cgroup quota.
+        The cgroup CPU quota, in CPUs.
     logical_cores, physical_cores : int or None
-        What the processors have.
+        The numbers of logical and of physical cores of the machine.
     caches : tuple of Cache
         The caches of the usable CPUs.
     memory_total, memory_limit : int or None
-        Bytes of memory, and of the tightest cgroup limit.
+        Bytes of memory, and of the smallest cgroup memory limit.
     isa : tuple of str
         Instruction sets, by LLVM's names. AMX is among them only if Linux lets this process use it.
     vector_bits : int or None
-        Bits of a floating-point vector that fixed-width code may use.
+        Bits of the widest floating-point vector of fixed width.
     vector_registers : int or None
         The number of vector registers.
     fma : bool or None
-        Whether there is a fused multiply-add.
+        Whether the processor has fused multiply-add instructions.
     sve_bits : int or None
-        Bits of SVE's vectors.
+        Bits of a vector of Arm's SVE.
     system : str
         The operating system and the architecture.
     nodes : int or None
-        Memories with processors of their own (NUMA).
+        The number of NUMA nodes.
     page_bytes, huge_page_bytes : int or None
-        Bytes of a page.
+        Bytes of a page and of a huge page.
     memory_available : int or None
-        The memory that may be available at most; set by a description in a file alone.
+        The most bytes of memory that count as available. Only a description in a file sets it.
     rates : tuple of Rate
-        The rates that need not be measured; set by a description in a file alone.
+        Rates that need not be measured. Only a description in a file sets them.
     without : tuple of str
         The instruction sets of this processor that a description in a file removes.
+
+    See Also
+    --------
+    info : Returns the facts of this machine.
     """
 
     processor: str | None
@@ -152,7 +159,8 @@ class Machine:
     root: Path = field(default=ROOT, repr=False, compare=False)
 
     def data_cache(self, level: int) -> int | None:
-        """Bytes of a level's data cache; where cores differ the smallest: a block must fit on any of them."""
+        """Bytes of the data cache of a level. If cores differ, the smallest, because a block must fit into the cache of
+        any core."""
         sizes = [c.size for c in self.caches if c.level == level and c.type != "Instruction" and c.size]
         return min(sizes, default=None)
 
@@ -161,7 +169,8 @@ class Machine:
     l3 = property(lambda self: self.data_cache(3), doc="Bytes of the third-level cache, or None.")
 
     def rate(self, what: str, dtype: str, threads: int) -> float | None:
-        """A rate of the description, interpolated between the numbers of threads that it has; None if it has none."""
+        """A rate of the description for a number of threads, interpolated between the numbers of threads that have one.
+        None if the description has no such rate."""
         import numpy as np  # not needed to read a machine
 
         known = {rate.threads: rate.value for rate in self.rates if (rate.what, rate.dtype) == (what, dtype)}
@@ -169,12 +178,13 @@ class Machine:
         return float(np.interp(threads, counts, [known[count] for count in counts])) if known else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Every fact, as values that JSON has, with the memory that is available now and the clock now."""
+        """All facts as values that JSON can hold, and also the memory that is available now and the current clock
+        rate."""
         now = {"memory_available": available_memory(self.root), "clock_mhz": current_clock_mhz(self.root)}
         return {**{name: value for name, value in asdict(self).items() if name in FACTS}, **now}
 
     def describe(self) -> list[tuple[str, str]]:
-        """The facts as rows of (label, text) for people.
+        """The facts as rows of (label, text), to be printed.
 
         >>> machine().describe()[1][1].startswith(f"{machine().usable_cores} usable of ")
         True
@@ -226,17 +236,23 @@ _NO_FACTS |= {"llvm_cpu"}  # which older descriptions have
 
 @functools.cache
 def machine() -> Machine:
-    """This machine, or the one that the file ``$TILEWRIGHT_MACHINE`` describes; read once per process.
+    """The facts of this machine, or of the machine that the file ``$TILEWRIGHT_MACHINE`` describes; read once per
+    process.
 
     Returns
     -------
     Machine
-        Processor, caches, memory, instruction sets; ``describe()`` gives them as text. Nothing is measured.
+        Processor, caches, memory and instruction sets. ``describe()`` returns them as text. Nothing is measured.
 
     Raises
     ------
     UsageError
-        The file describes no machine.
+        The file ``$TILEWRIGHT_MACHINE`` is not a description of a machine.
+
+    See Also
+    --------
+    tilewright.host.machine.Machine : The class of the result.
+    get_threads : The number of threads that a product may use.
 
     Examples
     --------
@@ -252,7 +268,8 @@ def machine() -> Machine:
 
 
 def target_arch() -> str:
-    """The architecture for which code is generated here: this machine's, or that of the level which is built."""
+    """The architecture for which code is generated: that of this machine, or that of the instruction level that is
+    being built."""
     level = os.environ.get(BUILD_LEVEL)
     return level_named(level).arch if level else platform.machine()
 
@@ -264,10 +281,10 @@ def _machine_of_level(level: InstructionLevel, here: Machine) -> Machine:
 
 
 def described_machine(path: Path, here: Machine) -> Machine:
-    """The machine that a JSON file describes, as far as ``here`` can stand for it.
+    """The machine that a JSON file describes, with the instruction sets that this machine, ``here``, also has.
 
-    A fact that the file does not have is that of ``here``; null is "not known". Instruction sets that ``here`` lacks are
-    left out. Raises UsageError for what is no description.
+    A fact that the file lacks is taken from ``here``; null in the file means "not known". Raises UsageError if the file
+    is not a description.
     """
     try:
         facts = json.loads(path.read_bytes())
@@ -321,18 +338,19 @@ def _instructions_here(found: Machine, here: Machine) -> dict[str, Any]:
 
 
 def read_machine(root: Path = ROOT, sysctl: Mapping[str, str] | None = None) -> Machine:
-    """The machine whose files lie under ``root``; ``sysctl`` holds macOS's answers and is None elsewhere."""
+    """The facts of the machine whose system files are under ``root``. On macOS ``sysctl`` holds the output of
+    ``sysctl``; elsewhere it is None."""
     facts = _linux(root) if sysctl is None else _macos(sysctl)
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     return Machine(**facts, **_instruction_set(root, sysctl), system=system, root=root)
 
 
 def available_memory(root: Path = ROOT) -> int | None:
-    """Bytes that can be allocated now without swapping: the least room of the system, of every cgroup, and under the limits
-    of this process (``ulimit -v`` and ``-d``).
+    """Bytes that can be allocated now without swapping: the least of what the system, each cgroup and the limits of
+    this process (``ulimit -v`` and ``-d``) still allow.
 
-    Room is a limit less what is in use, not counting file cache that the kernel gives up first.
-    Read afresh on each call; None where the system does not say.
+    Each of these is a limit minus the bytes in use. The file cache that the kernel can reclaim does not count as in
+    use. The numbers are read anew in each call. None if the system does not report them.
     """
     room: list[int | None] = [*process_room(root), *(max(0, limit - used) for limit, used in memory_cgroups(root))]
     room += [meminfo(root, "MemAvailable"), machine().memory_available if root == ROOT else None]
@@ -340,7 +358,8 @@ def available_memory(root: Path = ROOT) -> int | None:
 
 
 def current_clock_mhz(root: Path = ROOT) -> float | None:
-    """Mean clock of the usable CPUs now, in MHz, as ``/proc/cpuinfo`` has it; None where it has none."""
+    """The mean of the current clock rates of the usable CPUs in MHz, from ``/proc/cpuinfo``; None if it does not report
+    them."""
     usable = affinity(root)
     cpus = [cpu for cpu in cpuinfo(root) if usable is None or integer_in(cpu["processor"]) in usable]
     clocks = [float(cpu["cpu MHz"]) for cpu in cpus if "cpu MHz" in cpu]
@@ -348,7 +367,7 @@ def current_clock_mhz(root: Path = ROOT) -> float | None:
 
 
 def bytes_text(size: int | None) -> str | None:
-    """A number of bytes as text; None stays None.
+    """A number of bytes as text; None for None.
 
     >>> bytes_text(49152), bytes_text(1 << 20), bytes_text(25_276_510_208)
     ('48 KiB', '1 MiB', '23.5 GiB')
@@ -477,7 +496,8 @@ def _instruction_set(root: Path, sysctl: Mapping[str, str] | None) -> dict[str, 
 
 
 def vector_facts(features: set[str], arch: str) -> dict[str, Any]:
-    """Vector width in bits, number of vector registers and FMA, from LLVM's names of features and the architecture.
+    """Vector width in bits, number of vector registers, and whether there is FMA; from LLVM's feature names and the
+    architecture.
 
     >>> vector_facts({"sse2", "avx", "avx2", "fma"}, "x86_64")
     {'vector_bits': 256, 'vector_registers': 16, 'fma': True}
@@ -502,16 +522,17 @@ _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 
 @functools.cache
 def may_use_tiles() -> bool:
-    """Whether this process may use tile registers: Linux gives them, 8 KiB of state for each thread, only on request.
+    """Whether this process may use the tile registers of AMX. Linux allows them only on request, because they add 8 KiB
+    of state to each thread.
 
-    The request is made once. It holds for all threads of the process, and for processes that it forks. It fails on a system
-    older than Linux 5.16, where a filter of system calls forbids it, and if a thread's stack for signals is too small.
+    The request is made once. It holds for all threads of the process and for processes that it forks. It fails before
+    Linux 5.16, if a filter of system calls forbids it, or if the signal stack of a thread is too small.
     """
     return sys.platform == "linux" and sys.maxsize > 2**32 and granted(ctypes.CDLL(None, use_errno=True).syscall)
 
 
 def granted(syscall: Callable[..., int]) -> bool:
-    """Whether ``syscall``, C's function, grants the request.
+    """Whether the system grants the request; ``syscall`` is C's function of that name.
 
     >>> granted(lambda *numbers: -1)
     False

@@ -16,10 +16,10 @@ LIBRARY = ("*.py", "api/*.py", "product/*.py", "cpu/*.py", "cpu/runtime/*.py", *
 
 
 def is_checkout() -> bool:
-    """Whether the package is one of a repository, whose sources may change, and not an installed one."""
+    """Whether the package is part of a checkout of its repository, whose sources may change, and not installed."""
     return (PACKAGE.parents[1] / "pyproject.toml").is_file()
 
 
 def files(patterns: Iterable[str]) -> list[Path]:
-    """The package's files of these patterns, in a fixed order."""
+    """The package's files that match these glob patterns, in a fixed order."""
     return [path for pattern in patterns for path in sorted(PACKAGE.glob(pattern))]

@@ -1,4 +1,5 @@
-"""Long steps of which a command shows its user that they are under way; a call of the library shows nothing."""
+"""Announces long steps, such as compilations, so that a command can show them to its user. A call of the library shows
+nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _listeners: list[Listener] = []
 
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """While it lasts ``listener`` shows the steps; of several the last."""
+    """Within the ``with`` block, ``listener`` shows the steps. Of nested listeners only the innermost does."""
     _listeners.append(listener)
     try:
         yield
@@ -24,7 +25,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @contextlib.contextmanager
 def announced(words: str) -> Iterator[None]:
-    """A step that takes long, such as "compiling cpu/packed for float32".
+    """Within the ``with`` block, announce a step that takes long, such as "compiling cpu/packed for float32".
 
     >>> @contextlib.contextmanager
     ... def shown(words):

@@ -1,7 +1,7 @@
 """What the operating system reports in its text files: processors, affinity, cgroups, memory.
 
-Every reader takes the ``root`` of the file system, so that a test can describe a machine by a few files, and returns None,
-or nothing, for what is not there.
+Each function takes the ``root`` of the file system, so that a test can describe a machine by a few files. If a file is
+missing, it returns None or an empty result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def affinity(root: Path) -> set[int] | None:
 
 
 def cpuinfo(root: Path) -> list[dict[str, str]]:
-    """``/proc/cpuinfo`` as one dict per logical CPU; empty values are left out."""
+    """The contents of ``/proc/cpuinfo``: one dict for each logical CPU, without empty values."""
     blocks = re.split(r"\n\s*\n", text_or_empty(root / "proc/cpuinfo"))
     cpus = [dict(re.findall(r"^([^\n:]*?)[ \t]*:[ \t]*(\S.*?)[ \t]*$", block, re.M)) for block in blocks]
     return [cpu for cpu in cpus if "processor" in cpu]
@@ -55,9 +55,10 @@ _OF_MACOS = {
 
 
 def instruction_sets(root: Path, sysctl: Mapping[str, str] | None) -> set[str]:
-    """Instruction sets that the processor has and the system lets processes use, by LLVM's names; others under the system's.
+    """Names of the instruction sets that the processor has and the system lets processes use.
 
-    From ``/proc/cpuinfo``, or from macOS's answers.
+    The names are LLVM's, or the system's where LLVM has none. They come from ``/proc/cpuinfo``, or on macOS from
+    ``sysctl``.
     """
     if sysctl is None:
         cpu = next(iter(cpuinfo(root)), {})
@@ -68,7 +69,7 @@ def instruction_sets(root: Path, sysctl: Mapping[str, str] | None) -> set[str]:
 
 
 def meminfo(root: Path, name: str) -> int | None:
-    """Bytes of a line of Linux's meminfo; None where there is no such line."""
+    """Bytes in the named line of Linux's ``/proc/meminfo``; None if there is no such line."""
     match = re.search(rf"^{name}:\s+(\d+) kB$", text_or_empty(root / "proc/meminfo"), re.M)
     return int(match[1]) * 1024 if match else None
 
@@ -90,7 +91,7 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def cpu_quota(root: Path) -> float | None:
-    """The tightest CPU quota in CPUs, such as 1.5; None without one."""
+    """The smallest CPU quota of the cgroups, in CPUs, such as 1.5; None without a quota."""
     quotas = []
     for group in _cgroups(root, "cpu"):
         v1 = f"{text_or_empty(group / 'cpu.cfs_quota_us')} {text_or_empty(group / 'cpu.cfs_period_us')}"
@@ -101,7 +102,7 @@ def cpu_quota(root: Path) -> float | None:
 
 
 def memory_cgroups(root: Path) -> Iterator[tuple[int, int]]:
-    """The limit, and the bytes in use that the kernel cannot drop, of every cgroup that limits memory."""
+    """For each cgroup that limits memory: the limit, and the bytes in use that the kernel cannot reclaim."""
     for group in _cgroups(root, "memory"):
         # Above memory.high the kernel stalls the process instead of killing it: that memory is not available either.
         values = [integer_in(text_or_empty(group / f"memory.{name}")) for name in ("max", "high", "limit_in_bytes")]
@@ -117,7 +118,7 @@ def memory_cgroups(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def process_room(root: Path) -> Iterator[int]:
-    """The bytes that each limit of this process (``ulimit -v``, ``ulimit -d``) leaves it."""
+    """The bytes that this process may still allocate under each of its limits (``ulimit -v``, ``ulimit -d``)."""
     limits, status = (text_or_empty(root / "proc/self" / name) for name in ("limits", "status"))
     for limit, taken in (("address space", "VmSize"), ("data size", "VmData")):
         most = re.search(rf"^Max {limit} +(\d+) ", limits, re.M)
@@ -127,7 +128,7 @@ def process_room(root: Path) -> Iterator[int]:
 
 
 def run_sysctl() -> dict[str, str]:
-    """What macOS's sysctl says of the hardware, by name."""
+    """The facts of the hardware that macOS's ``sysctl`` prints, by name."""
     import subprocess  # not needed on Linux
 
     command = ["/usr/sbin/sysctl", "hw", "machdep.cpu"]
@@ -136,7 +137,7 @@ def run_sysctl() -> dict[str, str]:
 
 
 def cpu_list(text: str) -> set[int]:
-    """The set of CPUs in Linux's notation.
+    """The set of CPUs from a text in Linux's notation.
 
     >>> sorted(cpu_list("0-3,8-11"))
     [0, 1, 2, 3, 8, 9, 10, 11]
@@ -146,7 +147,7 @@ def cpu_list(text: str) -> set[int]:
 
 
 def text_or_empty(path: Path) -> str:
-    """A file's text, stripped; empty if the file is missing or cannot be read."""
+    """The text of a file without surrounding space; empty if the file is missing or cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -154,7 +155,7 @@ def text_or_empty(path: Path) -> str:
 
 
 def integer_in(text: str | None) -> int | None:
-    """The number in a text, in any of Python's notations; None where it is not a number."""
+    """The integer in a text, in any of Python's notations; None if the text is not an integer."""
     try:
         return int(text or "", 0)
     except ValueError:

@@ -56,8 +56,13 @@ def catalog() -> dict[str, Kernel]:
     Returns
     -------
     dict of str to Kernel
-        The kernels in reading order: the rungs of the ladder, the kernels to which ``matmul`` dispatches, and
-        references.
+        The kernels in reading order: the rungs of the ladder, the kernels that ``matmul`` uses, and references, which
+        are vendors' libraries.
+
+    See Also
+    --------
+    tilewright.kernels.Kernel : The class of the entries.
+    plan : Shows which kernel a product takes.
 
     Examples
     --------

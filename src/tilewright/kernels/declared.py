@@ -37,94 +37,104 @@ NUMERIC = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Kernel:
-    """What a kernel declares, and its function.
+    """The declaration of a kernel for the CPU, with its function.
 
     Attributes
     ----------
     name : str
-        Its name, such as "cpu/ikj".
+        The name of the kernel, such as "cpu/ikj".
     order : int
-        The place in the reading order: the number of a rung's file, or what a kernel of the engine declares. Of the
-        engine's kernels with the dtype, the plan takes the one of the highest order whose ``suits(m, n, k)`` holds;
-        if none holds, the one of the highest order without ``suits``. It never takes a rung: the ladder is for
-        reading.
+        The kernel's position in the reading order: the number in the file name of a rung, or a number that a kernel of
+        the engine declares. A plan takes the engine's kernel with the highest order whose dtype fits and whose
+        ``suits(m, n, k)`` is true. If none is true, it takes the kernel with the highest order that has no ``suits``. A
+        plan never takes a rung, because the ladder is for reading.
     function : function
         ``function(a, b, c)`` computes C = A·B for float arrays of shapes (m, k), (k, n), (m, n); it writes every
-        element of C and never reads C first. A kernel ``over`` another one gets a fourth argument, and a ``team``
-        kernel others: see the notes.
+        element of C and never reads C first. A kernel with ``over`` gets a fourth argument, and a ``team`` kernel gets
+        two more: see the notes.
     path : Path
-        The file.
+        The file of the kernel.
     idea : str
-        What the kernel does differently, in one sentence.
+        What this kernel does differently from its parent, in one sentence.
     row : str
-        The row of docs/sources.md that describes the idea; "" where there is none.
+        The row of docs/sources.md that describes the idea; "" if there is none.
     parent : str or None
         The rung that it improves on.
     dtypes : tuple of str
         The dtypes that it multiplies.
     sums : mapping of str to str
-        For some of them the wider dtype of their sums: C may have that dtype, too.
+        For some of these dtypes, a wider dtype in which products are summed; C may have that dtype, too.
     shared : str
         How C may be cut among threads: "serial", "rows", "tiles" or "team".
     grain : tuple of two int
-        The tile that cuts among threads should respect.
+        The tile size at whose multiples C should be cut among threads.
     strided : bool
         Whether operands may have any strides.
     over : str or None
-        The kernel that this one multiplies with, such as a recursion.
+        The name of another kernel, with which this one multiplies; a recursion has one.
     compiled : bool
         Whether Numba compiles the function.
     fastmath : frozenset of str
-        The liberties with floating-point arithmetic that LLVM is given.
+        The flags of LLVM that allow it to reorder or fuse floating-point operations.
     params : dict
-        Its numbers: tile sizes, leaf.
+        The parameters of the kernel, such as tile sizes.
     tunable : frozenset of str
-        Those of ``params`` that can be set at each call.
+        The ``params`` that can be set at each call.
     error_bound : function or None
-        For algorithms without the classical componentwise bound: of m, n, k and the parameters, a factor f with
-        max|C − Ĉ| ≤ f·u·max|A|·max|B|, or None where the classical bound holds.
+        For an algorithm without the classical bound for each element: a function of m, n, k and the parameters. It
+        returns a factor f with max|C − Ĉ| ≤ f·u·max|A|·max|B|, or None where the classical bound holds.
     workspace : function or None
-        Of m, n, k, the elements that the kernel allocates on one thread; of a ``team`` kernel also of the number of
-        threads, a fourth argument that may be left out.
+        A function of m, n, k that returns the number of elements that the kernel allocates on one thread. For a
+        ``team`` kernel it may have a fourth argument, the number of threads.
     space : str
         The dtype of the workspace, if it is not that of C.
     counters : function or None
-        Of m, n, k, the number of counters of a ``team`` kernel; one if it is not declared.
+        A function of m, n, k that returns the number of counters of a ``team`` kernel. If it is None, there is one
+        counter.
     in_place : bool
-        Whether it packs no rows of A that lie well (``cpu.engine.jobs.lies_well``).
+        Whether the kernel reads rows of A without packing them where their layout allows it
+        (``cpu.engine.jobs.lies_well``).
     suits : function or None
-        Whether the kernel is meant for m, n, k.
+        A function of m, n, k that returns whether the kernel is meant for this shape.
     for_many : tuple of str and function, or None
-        Another kernel with the same bits, and where it takes the place of this one: of m, n, k, threads, itemsize.
+        The name of another kernel with the same bits, and a function of m, n, k, threads and itemsize that returns
+        whether to use it instead of this one.
     adds : bool
-        Whether it can add the product to C.
+        Whether the kernel can add the product to C.
     triangle : bool
-        Whether it can compute one triangle of a symmetric C.
+        Whether the kernel can compute one triangle of a symmetric C.
     available : bool
-        False where this machine lacks the instructions that the kernel is for.
+        False if this machine lacks the instructions that the kernel uses.
     blocking : Blocking or None
-        The result of ``blocking()`` when the kernel's module was loaded. A kernel declares it if its tile and
-        blocks follow from it alone: then ``tilewright tune`` may search for a better one.
+        The result of ``blocking()`` when the kernel's module was loaded. A kernel declares it if it determines all of
+        the kernel's tile and block sizes. Then ``tilewright tune`` can search for a better one.
     variants : function or None
-        For a library with several kernels for one product: of a dtype, functions ``(a, b, c)`` by name, the first
-        of which is the library as installed. The bench takes the fastest of them for each shape.
+        For a library that has several kernels for one product: a function of a dtype that returns functions ``(a, b,
+        c)`` by name. The first is the library as installed. The bench takes the fastest of them for each shape.
     source : bytes
-        The kernel's file at the time of the declaration.
+        The contents of the kernel's file when it was declared.
+
+    See Also
+    --------
+    ladder : All kernels for the CPU by name.
+    plan : Shows which kernel a product takes.
 
     Notes
     -----
-    A kernel ``over`` another one gets a team of threads with ``multiply`` (that kernel), ``add`` and ``subtract``,
-    each ``(x, y, out)``.
+    The fourth argument of a kernel with ``over`` is a team of threads. It has the functions ``multiply``, which is the
+    other kernel, ``add`` and ``subtract``; each is called as ``(x, y, out)``.
 
-    A ``team`` kernel is called by all threads of a team at once, as ``function(a, b, c, space, counters)``.
-    ``space`` is ``workspace(m, n, k)`` elements for all threads together, on a 64-byte boundary and uninitialised.
-    ``counters`` are ``counters(m, n, k)`` 64-bit zeros, by which the threads share the work
-    (``cpu.codegen.fetch_add``, ``cpu.codegen.wait_for``), followed by two more: bits that say whether to add the
-    product to C, for a kernel that ``adds``, and whether C is known to be symmetric, for one that then computes a
-    ``triangle`` of it (``cpu.engine.triangle``); and the number of threads that were asked to work. The kernel must
-    be right with any number of threads, in whatever order they begin. A thread that others wait for must not
-    allocate: if the allocation failed, the others would wait forever. Ctrl-C sets all counters to 2^40 at any
-    moment: then every thread must return soon, and access only its operands and ``space``.
+    A ``team`` kernel is called by all threads of a team at once, as ``function(a, b, c, space, counters)``. ``space``
+    has ``workspace(m, n, k)`` elements for all threads together; it begins on a 64-byte boundary and is uninitialised.
+
+    ``counters`` begins with ``counters(m, n, k)`` 64-bit zeros, by which the threads divide the work
+    (``cpu.codegen.fetch_add``, ``cpu.codegen.wait_for``). Two more numbers follow. The first holds two bits: whether to
+    add the product to C, for a kernel that ``adds``; and whether C is known to be symmetric, for a kernel that computes
+    a ``triangle`` (``cpu.engine.triangle``). The second is the number of threads that were asked to work.
+
+    The kernel must be right with any number of threads, in whatever order they begin. A thread that other threads wait
+    for must not allocate: if the allocation failed, the others would wait forever. Ctrl-C sets all counters to 2^40 at
+    any moment. Then every thread must return soon, and access only its operands and ``space``.
     """
 
     name: str
@@ -171,8 +181,9 @@ class Kernel:
         return f"<Kernel {self.name}>"
 
     def workspace_bytes(self, m: int, n: int, k: int, dtype: str, threads: int | None = None) -> int:
-        """Bytes that the kernel allocates on one thread, or for a whole team, to compute a C of ``dtype``. ``threads`` is
-        the size of the team; only a kernel that ``adds`` needs less for a smaller one."""
+        """Bytes that the kernel allocates to compute a C of ``dtype``, on one thread or for a whole team.
+
+        ``threads`` is the size of the team. It changes the number only for a kernel that ``adds``."""
         if self.workspace is None:
             return 0
         itemsize = itemsize_of(self.space or dtype)
@@ -182,22 +193,24 @@ class Kernel:
 
     @property
     def device(self) -> str:
-        """ "cpu" or "ref", or "my" for a user's file: the part of the name before the slash."""
+        """The part of the name before the slash: "cpu", "ref" for a reference, or "my" for a kernel in a user's
+        file."""
         return self.name.split("/")[0]
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is a vendor's library."""
+        """Whether this is a vendor's library."""
         return self.device == "ref"
 
     @property
     def is_rung(self) -> bool:
-        """Whether its file lies in the ladder's folder: not the engine's, not a reference, not a user's own."""
+        """Whether the kernel's file is in the folder of the ladder. Kernels of the engine, references and users'
+        kernels are not."""
         return self.path.parent == PACKAGE / "kernels" / "cpu"
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a record repeats, so that a report does not need the kernel."""
+        """The facts of the kernel that a record repeats, so that a report does not need the kernel."""
         return {"idea": self.idea, "parent": self.parent, "row": self.row, "order": self.order}
 
 

@@ -92,123 +92,134 @@ def multiply(
     events: Events | None = None,
     axes: Any = None,
 ) -> Any:
-    """The product of two matrices, each a file or an array, written to ``out`` block by block.
+    """The product of two matrices, which may be files or arrays, written to ``out`` block by block.
 
-    Neither the operands nor the result must fit into memory. The bits of the result depend on the shapes, the dtype, the
-    kernel, ``memory`` and ``device_memory`` alone.
+    The operands and the result may be larger than memory. The bits of the result depend only on the shapes, the dtype,
+    the kernel, ``memory`` and ``device_memory``.
 
     Parameters
     ----------
     a : array of shape (m, k) or (…, m, k), or path
-        The left operand: an array of any strides, or a ``.npy``, ``.zarr``, ``.h5``, ``.safetensors`` or raw file
-        (pass what ``files.open_matrix`` returns for a file that needs options). A path may be a URL, such as
-        "s3://bucket/a.zarr", which fsspec reads.
+        The left operand: an array of any strides, or a ``.npy``, ``.zarr``, ``.h5``, ``.safetensors`` or raw file. For
+        a file that needs options, pass the object that ``tilewright.files.open_matrix`` returns. A path may be a URL,
+        such as "s3://bucket/a.zarr", which fsspec reads.
     b : array of shape (k, n), or path
         The right operand.
     out : array of shape (m, n) or (…, m, n), or path, optional
-        Receives the result, cast by the ``same_kind`` rule, and is returned. A file appears when it is complete. An
-        array must not share memory with the operands.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. If it is a path, the file appears when
+        it is complete. If it is an array, it must not share memory with the operands.
     memory : int or str, optional
-        The most memory that the call may add to this process: bytes, or a text such as "4GiB". By default it is
-        most of what is free, and 8 MiB at least. On a cluster it is that of each worker, by default 40 % of its
-        limit.
+        The most memory that the call may add to this process: bytes, or a text such as "4GiB". The default is most of
+        the free memory, but at least 8 MiB. On a cluster it is the memory of each worker, by default 40 % of the
+        worker's limit.
     device : str, optional
-        Where to multiply: "cpu", "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1". By default the
-        GPUs where there are any. On a cluster it is "cpu" or "cuda", for each worker.
+        Where to multiply: "cpu", "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1". The default is the
+        GPUs, or the CPU if there are none. On a cluster it is "cpu" or "cuda", for each worker.
     device_memory : int or str, optional
         The most memory that the call may use on each GPU: bytes, or a text such as "4GiB".
     partition : str, default: "rectangles"
-        How several GPUs or workers share C: by "rectangles" of tiles, or by "strips" of whole rows, which is
-        simpler and moves more. On a cluster it may state how many workers share C down and across, such as "2x4".
+        How C is divided among several GPUs or workers: into "rectangles" of tiles, or into "strips" of whole rows.
+        Strips are simpler but move more data. On a cluster it may also be a grid of workers, such as "2x4": C's rows
+        are divided into 2 parts, and its columns into 4.
     dtype : dtype or str, optional
-        The dtype of the result, if not that of the operands: such as "float32" for integers. Operands must cast to
-        it by the ``same_kind`` rule, and are converted as they are read.
+        The dtype of the result, if not that of the operands: such as "float32" for integers. The operands are converted
+        to it as they are read; the ``same_kind`` rule must allow this cast.
     resume : bool, default: False
-        Whether to continue an interrupted product into a file where it stopped. Without it, or without a journal,
-        the product begins anew.
+        Whether to continue an interrupted product into a file where it stopped. If False, or if there is no journal of
+        that product, the product starts from the beginning.
     overwrite : bool, default: False
-        Whether an existing file ``out`` is replaced when the result is complete. Otherwise it is refused. Operands
-        are read from the old file until then.
+        Whether to replace an existing file ``out`` when the result is complete. If False, such a file is an error.
+        Until then, operands can be read from the old file.
     precision : str or float, default: "standard"
-        The error that is promised: see ``matmul``. It holds for the whole product, however k is cut into blocks.
+        The guaranteed error bound: see ``matmul``. The bound holds for the whole product, however k is cut into blocks.
     cluster : Client or cluster or str, optional
         The Dask cluster on whose workers to multiply: a ``distributed.Client`` or cluster object, the address of a
-        scheduler ("tcp://host:8786"), or "local:4" for so many processes on this machine.
+        scheduler ("tcp://host:8786"), or "local:4" for 4 worker processes on this machine.
     verify : bool, default: False
         Whether to check the product afterwards, in O(n²) operations on the host, and log the error: see
         ``tilewright.verify``.
     progress : function, optional
-        Is called as ``progress(done, all)`` with operations, those of earlier runs included, on other threads.
+        Is called as ``progress(done, all)`` with numbers of operations, on other threads. Operations of earlier runs
+        that are resumed count, too.
     events : Events, optional
-        Collects the time of each piece of work.
+        An object that records the time of each read, copy and multiplication.
     axes : int, or two lists of int, optional
-        The axes that are summed: a number, of the last axes of ``a`` and the first of ``b``; or two lists of axes,
-        or two axes, which are summed in pairs. ``axes=(0, 0)`` of matrices is Aᵀ·B.
+        The axes that are summed. A number N means the last N axes of ``a`` and the first N of ``b``. Two lists of axes,
+        or two axes, are summed in pairs. For two matrices ``axes=(0, 0)`` gives Aᵀ·B.
 
     Returns
     -------
     path, or array of shape (m, n) or (…, m, n)
-        ``out`` itself if it was given, otherwise a new array. With ``axes`` it has the other axes of ``a``, then
-        those of ``b``. Without ``out`` on a cluster it is a Dask array that stays on the workers.
+        ``out`` itself if it was given, otherwise a new array. With ``axes`` the result has the axes of ``a`` that are
+        not summed, then those of ``b``. On a cluster without ``out`` the result is a Dask array that stays on the
+        workers.
 
     Raises
     ------
     ShapeError
-        A mismatch of k, or an ``out`` of another shape.
+        The operands differ in k, or ``out`` has another shape.
     DTypeError
-        A dtype that cannot be multiplied, or cannot be cast to the one asked for.
+        A dtype that cannot be multiplied, or that cannot be cast to the requested dtype.
     FileError
-        A file that is missing, truncated or damaged, or does not fit on the disk.
+        A file is missing, truncated or damaged, or does not fit on the disk.
     MemoryLimitError
-        Too little ``memory``: the message says the least that is needed.
+        ``memory`` is too little; the message says how much is needed at least.
     UnavailableError
-        There is no such device, or no library for the format.
+        The device does not exist, or no library for the file's format is installed.
     UsageError
         An argument that is not allowed, such as a ``precision`` that no kernel can guarantee.
     ResumeError
-        The operands or the precision have changed, the journal was changed or damaged, or ``resume`` would replace
-        another result.
+        The operands or the precision have changed since the product began, the journal was changed or damaged, or
+        ``resume`` would replace another result.
     ClusterError
-        No scheduler, a worker that cannot read a file or would compute other bits, or the cluster was lost.
-        Finished tiles are kept whatever happens.
+        There is no scheduler, a worker cannot read a file or would compute other bits, or the cluster was lost.
+        Finished tiles are kept in every case.
     VerificationError
-        A product that ``verify`` finds wrong. Its file stays where it is, and ``resume`` does not take it for the
-        product.
+        The check by ``verify`` found the product wrong. Its file is kept, but ``resume`` does not accept it as the
+        result.
+
+    See Also
+    --------
+    plan_multiply : Shows what this call does, without doing it.
+    matmul : Multiplies arrays that fit into memory.
+    tilewright.files.open_matrix : Opens a file that needs options.
+    gram : Computes the Gram matrix of a file.
 
     Notes
     -----
-    **dtypes.** C has the dtype to which ``matmul`` and NumPy promote the operands: any float, complex number,
-    integer or bool. Integers wrap around, so C of int8 operands is int8; for bool, C is the logical OR of ANDs.
-    float16, bfloat16 and bool are multiplied in float32, and rounded once. GPUs compute float32 and float64, and
-    the dtypes that are multiplied in float32. All other products run on the CPU by default.
+    **Dtypes.** C has the dtype to which ``matmul`` and NumPy promote the operands: any float, complex, integer or bool
+    dtype. Integers wrap around, so the product of int8 operands is int8. For bool, each element of C is the logical OR
+    of ANDs. float16, bfloat16 and bool are multiplied in float32 and rounded once. GPUs compute float32, float64 and
+    the dtypes that are multiplied in float32. By default all other products run on the CPU.
 
-    **Memory.** Planning and measurements are included in ``memory``; in-memory operands, results and loaded code
-    are not. Up to 16 MiB more may be used.
+    **Memory.** ``memory`` includes what planning and measurements need. It does not include operands and results that
+    are arrays in memory, and loaded code. The call may exceed it by up to 16 MiB.
 
-    **Precision.** With "standard" and "ieee" each element is within the classical bound γ_k·(|A||B|); with "ieee"
-    float32 is never computed from float16 parts. With "fast" it is within (1.01·2⁻¹⁰ + k·2⁻²⁴)·(|A||B|): products
-    of float32 on a Hopper GPU gain by it. With "highest" a float32 C is summed in float64 and rounded once. A
-    number such as 1e-4 promises that the error of no element is above 1e-4·(|A||B|), of the operands as they are
-    stored: the cheapest way is taken whose bound is not above it, and the plan says which one, and its
-    ``error_bound``.
+    **Precision.** With "standard" and "ieee" the error of each element is at most the classical bound γ_k·(|A||B|).
+    With "ieee" float32 is never computed from float16 parts. With "fast" the error is at most (1.01·2⁻¹⁰ +
+    k·2⁻²⁴)·(|A||B|); this makes float32 products on a Hopper GPU faster. With "highest" a float32 C is summed in
+    float64 and rounded once. A number such as 1e-4 guarantees that no element's error is above 1e-4·(|A||B|), for the
+    operands as they are stored. Of the methods with such a bound the fastest is taken; the plan names it, and its
+    attribute ``error_bound`` is the bound.
 
-    **Resuming.** The directory ``OUT.tilewright`` holds a journal of the finished tiles and of the value of
-    ``overwrite``; they must have been cut in the same way. A complete result of the same operands is left as it is.
-    Any other existing file of that name is refused, and so is an unfinished product or a result that was computed
-    with another precision. An array that shares memory with an operand, and a path inside an operand's zarr
-    directory, are always refused, also with ``overwrite``.
+    **Resuming.** The directory ``OUT.tilewright`` holds a journal of the finished tiles and the value of ``overwrite``.
+    A product can be resumed only if it is cut into the same tiles. A complete result of the same operands is left
+    unchanged. Any other existing file of that name is refused. So is an unfinished product or a result that was
+    computed with another precision. An ``out`` that shares memory with an operand, or a path inside an operand's zarr
+    directory, is always refused, even with ``overwrite``.
 
-    **Clusters.** Workers reach files by the same paths as this process. Operands may be Dask arrays, whose chunks
-    stay on their workers, and arrays of this process, which are sent to the workers. A result without ``out`` is
-    computed by the workers' processors. The loss of a worker does not change the result. Where C is small and k is
-    much longer than its sides, the workers each sum a part of k; the order of the sums depends only on the shape.
+    **Clusters.** Workers reach files by the same paths as this process. Operands may be Dask arrays, whose chunks stay
+    on their workers. They may also be arrays of this process, which are sent to the workers. Without ``out`` the
+    workers' CPUs compute the result, not their GPUs. The loss of a worker does not change the result. If C is small and
+    k is much longer than C's sides, each worker sums a part of k; the order of these sums depends only on the shape.
 
-    **Verification** reads A and C once, B two or three times, within ``memory``, also of a product that ``resume``
-    finds complete, and compares by random vectors with the plan's ``error_bound``. The verdict is logged at level
-    INFO of the logger "tilewright.verification". This process reads all three matrices: ``out`` must be another
-    file than the operands, and with a cluster ``out`` is required and no operand may be a Dask array.
+    **Verification.** The check by ``verify`` multiplies by random vectors and compares the differences with the plan's
+    ``error_bound``. It reads A and C once and B two or three times, and keeps to ``memory``. It also checks a product
+    that ``resume`` finds complete. The verdict is logged at level INFO of the logger "tilewright.verification". This
+    process reads all three matrices. So ``out`` must be another file than the operands; with a cluster ``out`` is
+    required, and no operand may be a Dask array.
 
-    Ctrl-C is raised when all threads of the product have stopped.
+    After Ctrl-C, KeyboardInterrupt is raised as soon as all threads of the product have stopped.
 
     Examples
     --------
@@ -280,7 +291,8 @@ def plan_multiply(
     cluster: Any = None,
     axes: Any = None,
 ) -> StreamPlan:
-    """Return the plan of ``multiply`` with the predicted time. Nothing is multiplied, and no result is begun.
+    """The plan of the call ``multiply`` with these arguments, and its predicted time. Nothing is multiplied, and no
+    file is written.
 
     Parameters
     ----------
@@ -301,11 +313,11 @@ def plan_multiply(
     dtype : dtype or str, optional
         The dtype of the result. By default it is the dtype to which the operands are promoted.
     resume : bool, default: False
-        Whether to plan only the unfinished part of an interrupted product.
+        Whether to plan only the rest of an interrupted product.
     overwrite : bool, default: False
-        Whether an existing file ``out`` may be replaced when the result is complete. Otherwise it is refused.
+        Whether to replace an existing file ``out`` when the result is complete. If False, such a file is an error.
     precision : str or float, default: "standard"
-        The precision, which promises an error bound: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
     cluster : Client or cluster or str, optional
         The Dask cluster whose workers multiply: see ``multiply``.
     axes : int, or two lists of int, optional
@@ -314,13 +326,19 @@ def plan_multiply(
     Returns
     -------
     StreamPlan
-        How the product is cut, in which order its blocks are copied, how many bytes that moves, and the predicted
-        time. ``print`` shows all of it.
+        The tiles, the order in which blocks are copied, the cost of the copies, and the predicted time. ``print`` shows
+        all of them.
 
     Raises
     ------
     TilewrightError
-        The errors that ``multiply`` raises before it begins.
+        Any error that ``multiply`` raises before it begins.
+
+    See Also
+    --------
+    multiply : Runs the plan.
+    plan : The plan of a product of arrays in memory.
+    tilewright.large.streaming.plan.plan.StreamPlan : The class of the result.
 
     Examples
     --------

@@ -49,18 +49,22 @@ log = logging.getLogger("tilewright.verification")
 
 @dataclass(frozen=True)
 class Verification:
-    """What ``verify`` found; ``print`` shows it in one line.
+    """The result of ``verify``; ``print`` shows it in one line.
 
     Attributes
     ----------
     error : float
         The largest error of an element that was found, relative to |A||B|.
     bound : float
-        The bound that was promised, relative to |A||B|.
+        The guaranteed error bound.
     where : tuple of int
-        The indices in C of the element with the largest error; empty if there is none.
+        The indices in C of the element with that error; empty if there is none.
     what : str
         A description of the product.
+
+    See Also
+    --------
+    verify : Returns such a result.
     """
 
     error: float
@@ -70,7 +74,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether all errors that were found are within the bound."""
+        """Whether every error that was found is within the bound."""
         return self.error <= self.bound
 
     def __str__(self) -> str:
@@ -79,7 +83,7 @@ class Verification:
         return f"{verdict}: {self.what}: the largest error found is {self.error:.2g}·|A||B|{at}, the bound {self.bound:.2g}"
 
     def report(self, name: str = "") -> None:
-        """Log the result, or raise VerificationError if the product is wrong.
+        """Log the result, or raise VerificationError for a wrong product.
 
         Parameters
         ----------
@@ -407,11 +411,10 @@ def _wider(x: Array) -> Array:
 
 
 def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "standard") -> Verification:
-    """Check a finished product: whether ``c`` is the product of ``a`` and ``b`` within the error that ``precision``
-    promises.
+    """Check that ``c`` is the product of ``a`` and ``b`` within the error bound that ``precision`` guarantees.
 
-    It takes O(n²) operations of NumPy. Arrays on a GPU are copied to the host. ``matmul(…, verify=True)`` calls this
-    function, and logs the result at level INFO of the logger "tilewright.verification".
+    The check takes O(n²) operations of NumPy. Arrays on a GPU are copied to the host. ``matmul(…, verify=True)`` calls
+    this function, and logs its result at level INFO of the logger "tilewright.verification".
 
     Parameters
     ----------
@@ -421,31 +424,35 @@ def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "stan
     b : array of shape (…, k, n) or (k,)
         The right operand.
     c : array of shape (…, m, n)
-        The product to check, an array of any library.
+        The product to check. It may be an array of any library.
     precision : str or float, default: "standard"
-        The precision whose error bound is checked: see ``matmul``.
+        The guaranteed error bound: see ``matmul``.
 
     Returns
     -------
     Verification
-        The result of the check. Its ``ok`` is False for a wrong product.
+        The result. Its ``ok`` is False for a wrong product.
 
     Raises
     ------
     ShapeError
-        ``a`` and ``b`` have different k, or ``c`` has another shape than the product.
+        The operands differ in k, or ``c`` has another shape.
     DTypeError
-        A dtype that cannot be verified, such as bool.
+        A dtype whose products cannot be verified, such as bool.
     UsageError
         A ``precision`` without an error bound.
 
+    See Also
+    --------
+    tilewright.large.verification.Verification : The class of the result.
+    matmul : Can check its own result, with ``verify=True``.
+
     Notes
     -----
-    Random vectors show which rows may contain errors (Freivalds 1977). The elements of these rows are compared
-    with the bound, in wider arithmetic. A product whose errors are all within the bound is never rejected.
-    Integers are compared modulo their size: a row with one wrong element is always found, and a row with several
-    wrong elements is missed with a probability of at most 2^-7. Random vectors show nothing in rows in which A
-    has an infinity or a NaN, and in columns in which B or most of C has one. Of such rows and columns only some
+    Random vectors show which rows are suspect (Freivalds 1977). Elements of these rows are computed again in wider
+    arithmetic and compared with the bound. A right product is never rejected. Integers are compared modulo 2 to the
+    number of their bits. A wrong row of integers passes with a probability of at most 2^-7; a row with a single wrong
+    element never passes. In rows of A that hold an infinity or a NaN, and in columns that hold nothing else, only some
     elements are compared.
 
     Examples

@@ -1,1 +1,1 @@
-"""What a product is before anybody chooses how to compute it: arrays come in, checked operands, sizes and dtypes go out."""
+"""What a product is before a kernel is chosen: the checks of its operands, its shape and its dtypes."""

@@ -1,7 +1,7 @@
 """The types of arrays in the signatures of public calls. Type checkers read this module; no program imports it.
 
-No library of arrays is named here but NumPy: tensors of PyTorch and arrays of CuPy and JAX are what ``Array`` describes.
-So a product of two ``torch.Tensor`` is a ``torch.Tensor``.
+NumPy is the only library of arrays that is named here. PyTorch tensors and arrays of CuPy and JAX match the protocol
+``Array``. So the product of two ``torch.Tensor`` is a ``torch.Tensor``.
 """
 
 from __future__ import annotations

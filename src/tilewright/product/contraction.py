@@ -1,11 +1,11 @@
-"""What ``einsum`` computes, before anything runs: labels of axes, what is done to each operand, and how the product
-of two is one of matrices.
+"""Describes a contraction of ``einsum`` before it is computed: the labels of axes, how each operand is read, and how
+the product of two operands becomes a product of matrices.
 
-A *label* is one character that names an axis. In the product of two operands a label belongs to one of four groups:
-*batch* (both operands and the result have it), *m* (the first operand and the result), *n* (the second and the
-result) and *k* (both operands, not the result). If the axes of each group lie in memory as one axis does, ``matmul``
-reads the operand where it lies. The order of the labels in the groups is chosen so that as few elements as possible
-are copied.
+A *label* is one character that names an axis. In the product of two operands each label belongs to one of four groups:
+*batch* (both operands and the result have it), *m* (the first operand and the result), *n* (the second operand and the
+result) and *k* (both operands, but not the result). If the axes of each group can be merged into one strided axis,
+``matmul`` reads the operand without a copy. The order of the labels in each group is chosen such that as few elements
+as possible are copied.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LEAST_OUTER = 8
 
 @dataclass(frozen=True)
 class Subscripts:
-    """The labels of each operand and of the result; axes of an ellipsis have labels of their own, ``dots``."""
+    """The labels of each operand and of the result. The axes of an ellipsis have labels, too: ``dots``."""
 
     inputs: tuple[str, ...]
     output: str
@@ -62,7 +62,7 @@ class Subscripts:
 
 @functools.lru_cache(maxsize=1024)
 def parse_subscripts(text: str, axes: tuple[int, ...]) -> Subscripts:
-    """The subscripts ``text`` for operands of so many ``axes``. Raises UsageError and ShapeError.
+    """The subscripts in ``text``, for operands with these numbers of ``axes``. Raises UsageError and ShapeError.
 
     >>> str(parse_subscripts("ij, jk", (2, 2))), str(parse_subscripts("...ii->...i", (4,)))
     ('ij,jk->ik', 'ABii->ABi')
@@ -95,8 +95,8 @@ def _checked_symbol(symbol: str, text: str) -> str:
 def parse_sublists(
     sublists: Sequence[Sequence[Hashable]], output: Sequence[Hashable] | None, axes: tuple[int, ...]
 ) -> Subscripts:
-    """The same for lists of labels, such as numbers, with ``Ellipsis`` where text has "...". Raises UsageError and
-    ShapeError.
+    """The subscripts that lists of labels describe, for operands with these numbers of ``axes``. Labels may be numbers;
+    ``Ellipsis`` stands for "...". Raises UsageError and ShapeError.
 
     >>> str(parse_sublists([[0, 1], [1, 2]], [2, 0], (2, 2)))
     'AB,BC->CA'
@@ -170,9 +170,9 @@ def _names(terms: list[tuple[Hashable, ...]], output: tuple[Hashable, ...]) -> d
 
 
 def tensordot_axes(axes: Any, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """The axes of operands of these shapes that are summed in pairs, as ``numpy.tensordot`` takes them: a number, of the
-    last axes of the first and the first axes of the second, or two lists. Raises UsageError, and ShapeError for axes of
-    different lengths.
+    """The axes of two operands of these shapes that are summed in pairs. As in ``numpy.tensordot``, ``axes`` is two
+    lists, or a number N for the last N axes of the first operand and the first N of the second. Raises UsageError, and
+    ShapeError if the axes differ in length.
 
     >>> tensordot_axes(1, (2, 3), (3, 4)), tensordot_axes(([0, -1], [1, 0]), (2, 3, 4), (4, 2))
     (([1], [0]), ([0, 2], [1, 0]))
@@ -240,11 +240,11 @@ def sizes_of(subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...]) -> dic
 
 @dataclass(frozen=True)
 class Reading:
-    """How an operand becomes one with each label once, of those that are needed.
+    """How an operand is reduced to an array that has each needed label exactly once.
 
-    Axes ``dropped`` have length 1, and broadcast. ``labels`` are those of the other axes; of repeated ones the
-    diagonal is taken, which has the axes ``kept``. Those of ``summed`` are summed: no other operand and no result has
-    them.
+    The axes ``dropped`` have length 1 and broadcast. ``labels`` are the labels of the other axes. For a repeated label
+    the diagonal is taken; ``kept`` are the labels after that. The labels ``summed``, which neither the result nor
+    another operand has, are then summed.
     """
 
     dropped: tuple[int, ...]
@@ -254,17 +254,17 @@ class Reading:
 
     @property
     def result(self) -> str:
-        """The labels of what is read."""
+        """The labels after the reading."""
         return "".join(label for label in self.kept if label not in self.summed)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the operand is read as it is."""
+        """Whether the operand is read unchanged."""
         return not self.dropped and self.labels == self.kept and not self.summed
 
 
 def reading_of(labels: str, shape: tuple[int, ...], sizes: Sizes, needed: frozenset[str]) -> Reading:
-    """The reading of an operand, of which the labels ``needed`` stay.
+    """The reading of an operand that keeps the labels ``needed``.
 
     >>> reading_of("iji", (2, 1, 2), {"i": 2, "j": 5}, frozenset("ij"))
     Reading(dropped=(1,), labels='ii', kept='i', summed='')
@@ -282,11 +282,11 @@ def reading_of(labels: str, shape: tuple[int, ...], sizes: Sizes, needed: frozen
 class PairLayout:
     """The product of two operands as products of matrices.
 
-    ``batch``, ``m``, ``n``, ``k`` are the labels of each group, in order. ``looped_m`` and ``looped_n`` are the first
-    labels of m and n that are axes of the batch of only one operand. An operand that is ``copied`` is copied piece by
-    piece; the text is the order of its groups in the copy. ``cuts`` are the labels of which a piece has so many
-    indices. ``result`` is the order of labels in which the result lies, if its strides are free. ``cost``: elements that
-    are copied and packed, weighed.
+    ``batch``, ``m``, ``n`` and ``k`` are the labels of each group, in order. ``looped_m`` and ``looped_n`` are the
+    first labels of m and n that become axes of the batch for one operand alone. An operand that is ``copied`` is copied
+    in pieces; the text is the order of its groups in the copy. ``cuts`` has the labels that are cut, each with the
+    number of indices in a piece. ``result`` is the order of the result's labels in memory, if its strides are free.
+    ``cost`` is a weighted number of elements that are copied and packed.
     """
 
     x: str
@@ -308,7 +308,7 @@ class PairLayout:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """m, n, k and the number of products, each of them as it is planned."""
+        """m, n, k and the number of products, as they are planned."""
         m, n, k, batch = (
             math.prod(self.sizes[label] for label in group) for group in (self.m, self.n, self.k, self.batch)
         )
@@ -316,7 +316,7 @@ class PairLayout:
 
     @property
     def each(self) -> tuple[int, int, int, int]:
-        """The same with the labels that are looped over in the batch."""
+        """m, n, k and the number of products, with the looped labels counted in the batch."""
         looped = self.m[: self.looped_m], self.n[: self.looped_n]
         outer_m, outer_n = (math.prod(self.sizes[label] for label in labels) for labels in looped)
         m, n, k, batch = self.shape
@@ -329,8 +329,8 @@ class PairLayout:
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether the product is one of elements, of operands that broadcast: nothing is summed, and it is no outer product
-        of vectors, which is one of matrices with k = 1."""
+        """Whether this is a product of elements, of operands that broadcast. Then nothing is summed, and it is not an
+        outer product of vectors, which is a product of matrices with k = 1."""
         return not self.k and min(self.shape[:2]) < LEAST_OUTER
 
 
@@ -347,8 +347,10 @@ def lay_out_pair(
     converts: tuple[bool, bool] = (False, False),
     limit: int = COPY_BYTES,
 ) -> PairLayout:
-    """The layout that copies and packs the fewest elements. ``of_c``: the strides of the result; None where they
-    are free. ``converts``: which operand has another dtype, so that it must be copied. ``limit``: of the bytes of a copy.
+    """The layout that copies and packs the fewest elements.
+
+    ``of_c`` are the strides of the result; None if they are free. ``converts`` says which operand has another dtype and
+    must be copied. ``limit`` is the most bytes of a copy.
 
     >>> sizes, row_major = {"i": 400, "j": 3, "k": 300, "l": 300}, {"i": 7200, "j": 2400, "k": 8}
     >>> lay_out_pair("ijk", "kjl", "il", sizes, row_major, {"k": 7200, "j": 2400, "l": 8}, None, 8).y_copied
@@ -378,8 +380,8 @@ def lay_out_pair(
 
 
 def is_better_swapped(layout: PairLayout, swapped: PairLayout) -> bool:
-    """Whether the second operand had better have the rows of a result whose strides are free. If the last axis of the result
-    is then not the last of the output, that counts as a copy of it."""
+    """Whether the second operand should provide the rows of a result whose strides are free. If the last axis of the
+    result in memory is then not the last of the output, the cost of a copy is added."""
 
     def cost(one: PairLayout) -> float:
         last, (m, n, _, _) = one.output[-1:], one.each
@@ -532,7 +534,7 @@ def _pays_to_loop(m: int, n: int, k: int) -> bool:
 
 
 def merged(group: str, strides: Strides, sizes: Sizes) -> int | None:
-    """The stride of a group as one axis; None where it does not lie as one."""
+    """The stride of a group of axes as one axis; None if they cannot be merged."""
     return merged_stride(tuple(sizes[label] for label in group), tuple(strides[label] for label in group))
 
 
@@ -602,8 +604,8 @@ def _with_cuts(layout: PairLayout, itemsize: int, limit: int) -> PairLayout:
 
 
 def pieces_of_layout(layout: PairLayout) -> Iterator[dict[str, slice]]:
-    """The indices of each cut label, piece by piece, always in the same order: k last, so that sums do not depend on
-    anything else."""
+    """The indices of each cut label for each piece. The pieces always have the same order, with k last, so that sums do
+    not depend on anything else."""
     ranges = [
         [slice(low, min(low + block, layout.sizes[label])) for low in range(0, layout.sizes[label], block)]
         for label, block in layout.cuts

@@ -1,4 +1,5 @@
-"""What becomes of a product before it is stored: activation(α · scale_a · A·B · scale_b + β · out + bias)."""
+"""The epilogue of a product, which is applied before it is stored: activation(α · scale_a · A·B · scale_b + β · out +
+bias)."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ BLOCK = 128
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """The numbers and arrays of an epilogue, as the caller gives them; None for what is absent. A scale that is a number is
-    part of ``alpha``."""
+    """The numbers and arrays of an epilogue, as the caller gives them; None for each that is absent. A scale that is a
+    number is part of ``alpha``."""
 
     alpha: float = 1.0
     beta: float = 0.0
@@ -32,26 +33,26 @@ class Epilogue:
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """Its arrays by name."""
+        """The arrays of the epilogue by name."""
         named = {"bias": self.bias, "scale_a": self.scale_a, "scale_b": self.scale_b}
         return {name: value for name, value in named.items() if value is not None}
 
     @property
     def is_scaling(self) -> bool:
-        """Whether it has no more than ``alpha`` and ``beta``."""
+        """Whether the epilogue has only ``alpha`` and ``beta``."""
         return not self.arrays and self.activation is None
 
     def __str__(self) -> str:
         return epilogue_text(self.alpha, self.beta, self.activation, list(self.arrays))
 
     def check_dtype(self, dtype: np.dtype) -> None:
-        """Raise DTypeError for a product of a dtype that has no epilogue."""
+        """Raise DTypeError if products of ``dtype`` cannot have an epilogue."""
         if dtype.kind != "f" and not (dtype.kind == "c" and self.activation is None):
             what = "an activation" if dtype.kind == "c" else "an epilogue"
             raise DTypeError(f"the product is {dtype}, and {what} needs real floating-point numbers")
 
     def check_matrices(self, a: tuple[int, ...], b: tuple[int, ...]) -> None:
-        """Raise ShapeError where there are arrays, and an operand of one of these shapes is no matrix."""
+        """Raise ShapeError if the epilogue has arrays, and an operand with one of these shapes is not a matrix."""
         if self.arrays and min(len(a), len(b)) < 2:
             raise ShapeError(f"{' and '.join(self.arrays)} are for products of matrices: a is {a}, b is {b}")
 
@@ -76,9 +77,11 @@ class Epilogue:
         return cls(alpha, float(beta), bias, activation, *scales)
 
     def has_blocks(self, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-        """Whether the scales are those of blocks, for operands of these shapes: ``scale_a`` has a number for each row and
-        128 of k, ``scale_b`` one for each 128 of k and 128 columns. False where these are all of k and all columns: that is
-        the same as a number for each row and a single one.
+        """Whether the scales are those of blocks, for operands of these shapes.
+
+        Then ``scale_a`` has one number for each row and each 128 elements of k, and ``scale_b`` one for each 128
+        elements of k and each 128 columns. False if a single block covers all of k and all columns, because this is the
+        same as one number for each row and a single number.
 
         >>> Epilogue(scale_a=np.ones((5, 2)), scale_b=np.ones((2, 3))).has_blocks((5, 200), (200, 300))
         True
@@ -89,7 +92,7 @@ class Epilogue:
         return given == block_shapes(a[0], b[1], a[1]) and given[1] != (1, 1)
 
     def scaled_operands(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, Epilogue]:
-        """The operands, times the scales of their blocks if it has any, and what remains of the epilogue. Raises
+        """The operands, multiplied by the scales of their blocks if there are any, and the rest of the epilogue. Raises
         ShapeError."""
         self.check_matrices(a.shape, b.shape)
         if not self.has_blocks(a.shape, b.shape):
@@ -100,8 +103,8 @@ class Epilogue:
         return *scaled, replace(self, scale_a=None, scale_b=None)
 
     def applied(self, product: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        """The result for a product of floating-point numbers, which has the operands' shapes combined, in a dtype that holds
-        all that it is made of. Raises DTypeError, OperandError, ShapeError."""
+        """The result of the epilogue for a product of floating-point numbers. ``product`` has the operands' combined
+        shape, and a dtype wide enough for all parts of the result. Raises DTypeError, OperandError, ShapeError."""
         self.check_dtype(product.dtype)
         of = self.vectors(product.shape, product.dtype)
         added = None if self.beta == 0 else out
@@ -119,16 +122,16 @@ class Epilogue:
         return _activated(result, self.activation)
 
     def vectors(self, shape: tuple[int, ...], dtype: np.dtype) -> dict[str, np.ndarray]:
-        """Its arrays by name, each as it is combined with a product of this shape and dtype. Raises DTypeError,
-        OperandError, ShapeError."""
+        """The arrays of the epilogue by name, each in the form in which it is combined with a product of this shape and
+        dtype. Raises DTypeError, OperandError, ShapeError."""
         rows, columns = (1, 1, *shape)[-2:]
         sizes = {"scale_a": (rows, 0), "scale_b": (columns, 1), "bias": (columns, 1)}
         return {name: _vector(name, value, dtype, *sizes[name]) for name, value in self.arrays.items()}
 
 
 def asked_dtypes(a: np.dtype, b: np.dtype, out_dtype: Any, epilogue: Epilogue | None) -> tuple[np.dtype, np.dtype]:
-    """The dtype of the result, and the one in which to multiply for it: an epilogue needs at least float32, and one whose
-    ``alpha`` is beyond float32 needs float64."""
+    """The dtype of the result, and the dtype in which to multiply for it. An epilogue needs at least float32; if
+    ``alpha`` is outside the range of float32, it needs float64."""
     dtype = promoted(a, b)
     asked, wide = asked_dtype(dtype if out_dtype is None else out_dtype, dtype)
     if epilogue is None:
@@ -140,7 +143,7 @@ def asked_dtypes(a: np.dtype, b: np.dtype, out_dtype: Any, epilogue: Epilogue | 
 
 
 def block_shapes(m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The shapes of ``scale_a`` and ``scale_b`` that give scales of blocks.
+    """The shapes of ``scale_a`` and ``scale_b`` for scales of blocks.
 
     >>> block_shapes(5, 300, 200)
     ((5, 2), (2, 3))
@@ -152,7 +155,7 @@ def block_shapes(m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, in
 def epilogue_text(
     alpha: float, beta: float, activation: str | None, arrays: Collection[str], product: str = "A·B"
 ) -> str:
-    """An epilogue as a formula; ``arrays`` are the names of those that it has.
+    """An epilogue as a formula. ``arrays`` are the names of its arrays.
 
     >>> epilogue_text(2, 1, "relu", ["bias", "scale_a"])
     'relu(2 · scale_a · A·B + 1 · out + bias)'
@@ -165,8 +168,8 @@ def epilogue_text(
 
 
 def vector_step(name: str, shape: tuple[int, ...], strides: tuple[int, ...], size: int, axis: int) -> int:
-    """The stride of an array of ``size`` numbers, one for each row (``axis`` 0) or column (1) of a product; 0 for a single
-    number, which all share. Raises ShapeError.
+    """The stride of an array that holds one number for each row (``axis`` 0) or column (``axis`` 1) of a product,
+    ``size`` numbers in all. The stride is 0 for a single number. Raises ShapeError.
 
     >>> vector_step("bias", (1, 5), (7, 2), 5, 1), vector_step("scale_a", (), (), 5, 0)
     (2, 0)
@@ -187,7 +190,7 @@ def vector_step(name: str, shape: tuple[int, ...], strides: tuple[int, ...], siz
 
 
 def is_within(factor: float, dtype: np.dtype) -> bool:
-    """Whether a finite factor is neither infinite nor zero in this dtype, unless it is zero.
+    """Whether a dtype can represent a finite factor: it becomes neither infinite nor, unless it is zero, zero.
 
     >>> is_within(1e40, np.dtype("float32")), is_within(1e40, np.dtype("float64")), is_within(0.0, np.dtype("float32"))
     (False, True, True)

@@ -1,8 +1,9 @@
-"""What a matrix is to Tilewright: a NumPy array of a dtype that can be multiplied, checked once when it is passed in.
+"""Checks and conversions of operands: each becomes a NumPy array of a dtype that can be multiplied, and is checked
+once.
 
-The matrix type of S1.1 (docs/sources.md) aligned its storage to 64 bytes and refused, in every function, an object that
-was not initialised or already destroyed. Here ``aligned_empty`` and ``aligned_copy`` give such storage, and ``admit`` is
-the one place that refuses: by the argument's name, with the reason, before anything is computed.
+The matrix type of S1.1 (docs/sources.md) aligned its storage to 64 bytes. Every function refused an object that was not
+initialised or already destroyed. Here ``aligned_empty`` and ``aligned_copy`` give such storage. Only ``admit`` refuses
+operands, before anything is computed; its error names the argument and the reason.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: type[ScalarT] | np.dtype[
 @overload
 def aligned_empty(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]: ...
 def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
-    """An uninitialised C-ordered array whose first element lies on a 64-byte boundary (S1.1).
+    """An uninitialised C-ordered array whose first element is at an address that is a multiple of 64 bytes (S1.1).
 
     Parameters
     ----------
@@ -66,14 +67,18 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDAr
     Returns
     -------
     array
-        A NumPy array. Its elements are whatever was in memory.
+        A NumPy array. Its elements have arbitrary values.
 
     Raises
     ------
     UsageError
-        A shape that no memory has.
+        The shape has negative sizes, or needs more bytes than can be addressed.
     DTypeError
-        A dtype of Python objects or of no bytes.
+        A dtype of Python objects, or one whose elements have no bytes.
+
+    See Also
+    --------
+    matmul : Can write its result to such an array, by ``out``.
 
     Examples
     --------
@@ -98,8 +103,8 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDAr
 
 
 def mapped_empty(size: int, dtype: np.dtype) -> np.ndarray:
-    """A vector in memory of its own, which returns to the system when the last array over it is freed. Memory that
-    ``malloc`` frees may stay with the process. Raises MemoryError."""
+    """A vector in a memory mapping of its own, which is returned to the system when the last array over it is freed.
+    Memory that ``malloc`` frees may stay with the process. Raises MemoryError."""
     try:
         memory = mmap.mmap(-1, max(1, size * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
@@ -110,20 +115,22 @@ def mapped_empty(size: int, dtype: np.dtype) -> np.ndarray:
 
 
 def aligned_copy(array: np.ndarray, dtype: Any = None) -> np.ndarray:
-    """A C-ordered, 64-byte aligned copy of ``array``, converted to ``dtype`` where one is given."""
+    """A C-ordered, 64-byte aligned copy of ``array``, converted to ``dtype`` if one is given."""
     copy = aligned_empty(array.shape, array.dtype if dtype is None else dtype)
     np.copyto(copy, array, casting="unsafe")
     return copy
 
 
 def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
-    """The argument ``name`` as a NumPy array of a numeric dtype, without a copy where it already is one.
+    """The operand ``value`` as a NumPy array of a numeric dtype; it is not copied if it already is one. ``name`` is the
+    argument's name in errors.
 
-    Takes what NumPy takes: arrays, subclasses, nested lists, objects with ``__array__``, the buffer protocol or DLPack.
-    ``by_numpy``: also of the dtypes that only NumPy multiplies; of Python objects only an array or a list, so that an
-    arbitrary object is not silently treated as a matrix. Raises OperandError for what holds no usable matrix (None,
-    masked, sparse, released, closed, on another device), ShapeError for a scalar that is a Python object, and DTypeError
-    for a dtype that has no product here.
+    It accepts what NumPy accepts: arrays, subclasses, nested lists, and objects with ``__array__``, the buffer protocol
+    or DLPack. With ``by_numpy`` it also accepts dtypes that only NumPy multiplies. Python objects are accepted only in
+    an array or a list, so that an arbitrary object is not taken for a matrix.
+
+    Raises OperandError for an operand that holds no usable matrix (None, masked, sparse, released, closed, on another
+    device), ShapeError for a scalar that is a Python object, and DTypeError for a dtype that cannot be multiplied.
     """
     if type(value) is np.ndarray and value.base is None and value.dtype in _ADMITTED and 0 not in value.strides:
         return value  # most operands end here: the checks below would slow small products down
@@ -196,7 +203,7 @@ _CONVERT = "convert it to bool, integers, float16, float32, float64, complex64 o
 
 
 def array_or_shape(value: Any, name: str) -> np.ndarray:
-    """``admit``; for a tuple of whole numbers an array of float64 of that shape, whose elements are never read."""
+    """Like ``admit``. A tuple of integers gives a float64 array of that shape, whose elements are never read."""
     if not (isinstance(value, tuple) and all(isinstance(size, numbers.Integral) for size in value)):
         return admit(value, name, by_numpy=True)
     shape = tuple(int(size) for size in value)
@@ -245,11 +252,12 @@ def _refuse_closed(array: np.ndarray, name: str) -> None:
 def admit_out(
     out: Any, shape: tuple[int, ...], dtype: np.dtype, name: str = "out", *, by_numpy: bool = False
 ) -> np.ndarray:
-    """The argument ``name`` that receives a result of ``shape`` and ``dtype``, as a plain array over the same memory.
+    """The array ``out`` that receives a result of ``shape`` and ``dtype``, as a plain array over the same memory.
+    ``name`` is the argument's name in errors.
 
-    ``by_numpy``: also an array of Python objects. Raises OperandError unless it is an ndarray, each element of which has a
-    place of its own in memory, ReadOnlyError where it cannot be written, ShapeError unless its shape is ``shape``,
-    DTypeError where NumPy's ``same_kind`` rule forbids the cast.
+    With ``by_numpy`` it may also be an array of Python objects. Raises OperandError if it is not an ndarray, or if some
+    of its elements share memory. Raises ReadOnlyError if it is read-only, ShapeError if its shape is not ``shape``, and
+    DTypeError if NumPy's ``same_kind`` rule forbids the cast.
     """
     if not isinstance(out, np.ndarray) or is_masked(out):
         raise OperandError(f"{name} must be a numpy.ndarray, got {type(out).__name__}")
@@ -291,7 +299,7 @@ def _overlaps_itself(array: np.ndarray) -> bool:
 
 
 def is_real(value: object) -> TypeGuard[float]:
-    """Whether it is a single real number that a float can hold.
+    """Whether ``value`` is a single real number that a float can hold.
 
     >>> is_real(1), is_real(10**400), is_real(1j), is_real(np.ones(2))
     (True, False, False, False)
@@ -303,8 +311,10 @@ def is_real(value: object) -> TypeGuard[float]:
 
 
 def is_masked(value: object) -> bool:
-    """Whether it is a masked array. Importing ``numpy.ma`` takes 0.05 s; where it is not imported, no masked
-    array can exist.
+    """Whether ``value`` is a masked array.
+
+    Importing ``numpy.ma`` takes 0.05 s. So this function does not import it: no masked array can exist before it is
+    imported.
 
     >>> is_masked(np.ones(2)), is_masked(np.ma.masked_array([1, 2], [True, False]))
     (False, True)
@@ -323,10 +333,11 @@ def is_known(dtype: np.dtype) -> bool:
 
 
 def dtype_of(dtype: Any, where: object) -> np.dtype:
-    """``dtype`` as one of NumPy's, also where it is the name of one of ml_dtypes. ``where``: the first words of an
-    error message.
+    """``dtype`` as a NumPy dtype; it may be the name of a dtype of ml_dtypes. ``where`` is the beginning of an error
+    message.
 
-    Raises DTypeError for what is no dtype, UnavailableError for a name of ml_dtypes where that is not installed."""
+    Raises DTypeError if ``dtype`` is not a dtype, and UnavailableError if it is a dtype of ml_dtypes and ml_dtypes is
+    not installed."""
     if isinstance(dtype, str) and dtype in ML_DTYPES:
         try:
             import ml_dtypes
@@ -340,8 +351,8 @@ def dtype_of(dtype: Any, where: object) -> np.dtype:
 
 
 def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
-    """The dtype of a product of arrays of these dtypes: that of ``numpy.result_type``, or if it knows none, as for bfloat16
-    and int64, the one to which ``numpy.matmul`` converts both. Raises DTypeError where there is none.
+    """The dtype of a product of arrays of these dtypes. It is that of ``numpy.result_type``. If NumPy knows none, as
+    for bfloat16 and int64, it is the dtype to which ``numpy.matmul`` converts both. Raises DTypeError if there is none.
 
     >>> promoted(np.dtype("int8"), np.dtype("float16")), promoted(np.dtype("uint64"), np.dtype("int64"))
     (dtype('float16'), dtype('float64'))
@@ -356,9 +367,9 @@ def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
 
 
 def asked_dtype(dtype: Any, product: np.dtype) -> tuple[np.dtype, np.dtype]:
-    """The dtype that a caller asks for as ``out_dtype``, and the one in which to multiply for it: it holds both ``product``,
-    the promoted dtype of the operands, and the result. Raises DTypeError where the one does not cast to the other by the
-    ``same_kind`` rule.
+    """The dtype that a caller requests as ``out_dtype``, and the dtype in which to multiply for it. The second can hold
+    the result and ``product``, the promoted dtype of the operands. Raises DTypeError if ``product`` cannot be cast to
+    the requested dtype by the ``same_kind`` rule.
 
     >>> asked_dtype("int32", np.dtype(np.int8)), asked_dtype("float32", np.dtype(np.float64))
     ((dtype('int32'), dtype('int32')), (dtype('float32'), dtype('float64')))
@@ -372,7 +383,7 @@ def asked_dtype(dtype: Any, product: np.dtype) -> tuple[np.dtype, np.dtype]:
 
 
 def native(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """``array`` in native byte order, aligned to its elements and of ``dtype``; itself where it already is."""
+    """``array`` in native byte order, aligned to its elements and of ``dtype``; ``array`` itself if it already is."""
     if array.dtype == dtype and array.dtype.isnative and array.flags.aligned:
         return array
     return array.astype(dtype if dtype.isnative else dtype.newbyteorder("="))
@@ -384,8 +395,9 @@ def as_row_major(array: np.ndarray) -> np.ndarray:
 
 
 def rows_of_batch(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray | None:
-    """The batch ``a`` as one tall matrix, a view: one product of it by ``b`` computes the whole batch. None if
-    ``b`` is a batch, too, or if rows of ``a``, or of the result ``c``, do not all lie equally far apart.
+    """The batch ``a`` as one tall matrix, a view. One product of this matrix by ``b`` computes the whole batch.
+
+    None if ``b`` is a batch, too, or if the rows of ``a`` or of the result ``c`` are not equally spaced in memory.
 
     >>> a, b = np.ones((5, 3, 4)), np.ones((4, 2))
     >>> rows_of_batch(a, b).shape, rows_of_batch(a[:, ::2], b)
@@ -405,8 +417,8 @@ GRAM_LEAST = 64
 
 
 def is_gram(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether ``b`` is ``a`` transposed, matrix by matrix, in the same memory: then their product is symmetric. False for
-    matrices of fewer than 64 rows, for which it makes no difference.
+    """Whether ``b`` is the transpose of ``a``, matrix by matrix, in the same memory; then their product is symmetric.
+    False for matrices of fewer than 64 rows, for which one triangle saves no time.
 
     >>> x = np.ones((100, 200))
     >>> is_gram(x, x.T), is_gram(x.T, x), is_gram(x, x[::-1].T), is_gram(x[:50], x[:50].T)
@@ -426,7 +438,8 @@ def is_gram(a: np.ndarray, b: np.ndarray) -> bool:
 def writeable_alias(array: np.ndarray) -> np.ndarray:
     """An array over the memory of ``array`` that is not marked read-only.
 
-    A kernel never writes its inputs, but Numba would compile each kernel once more for arrays with the mark.
+    A kernel never writes to its inputs. But Numba would compile each kernel a second time for arrays that are marked
+    read-only.
     """
     return array if array.flags.writeable else np.asarray(_Alias(array))
 
@@ -440,7 +453,8 @@ class _Alias:
 
 
 def can_write(target: np.ndarray, compute: np.dtype, *operands: np.ndarray) -> bool:
-    """Whether the kernel can write into ``target``: of dtype ``compute``, native, aligned, disjoint from the operands."""
+    """Whether the kernel can write directly into ``target``. For this it must have the dtype ``compute``, be native and
+    aligned, and share no memory with the operands."""
     if target.dtype != compute or not target.dtype.isnative or not target.flags.aligned:
         return False
     return not any(np.may_share_memory(target, x) for x in operands)

@@ -1,7 +1,8 @@
-"""The chosen kernel, and the base of every plan: a decision about one problem that prints itself, predicts its time, runs.
+"""The base class of all plans: a plan holds the chosen kernel, can be printed, predicts its time, and runs.
 
-Each path has a plan class with what only this path decides: threads on the host (``cpu.plan``), the order of operands on a
-GPU (``gpu.arrays.plan``), how a product larger than a memory is cut (``large.streaming.plan``). What they share is here.
+Each way to compute has its own class of plans, with what only it decides: threads on the host (``cpu.plan``), the order
+of operands on a GPU (``gpu.arrays.plan``), or how a product larger than a memory is cut (``large.streaming.plan``).
+This module holds what all plans have in common.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ INVARIANT_ROW = ("bits", "those of a row of C follow from that row of A and from
 
 @dataclass(frozen=True, eq=False)
 class Choice(Generic[AnyKernel]):
-    """A kernel, the dtype in which it computes, and all of its parameters. ``why``: the reason for the kernel.
-    ``reasons``: those for the parameters, as text, or as a function that makes it on demand, which takes longer than
-    choosing."""
+    """A kernel, the dtype in which it computes, and all of its parameters.
+
+    ``why`` is the reason for the kernel. ``reasons`` are those for the parameters: a text, or a function that makes the
+    text on demand, because this takes longer than choosing."""
 
     kernel: AnyKernel
     compute: str
@@ -36,21 +38,26 @@ class Choice(Generic[AnyKernel]):
 
     @property
     def why_params(self) -> str:
-        """The reasons for the parameters."""
+        """The reasons for the parameters, as text."""
         return self.reasons if isinstance(self.reasons, str) else self.reasons()
 
 
 class Plan(ABC):
-    """A decision about one problem; ``print`` shows all of it.
+    """The plan of one product: what runs, where, and why. ``print`` shows all of it.
 
     Attributes
     ----------
     problem : Problem
         The product: m, n, k, batch, dtype.
     choice : Choice
-        The kernel that computes it, with its parameters and the reasons.
+        The kernel that computes the product, with its parameters and the reasons for them.
     device : str
-        The place where it runs: "cpu", "cuda:0", or several of them.
+        The device that computes the product: "cpu" or "cuda:0", or several devices.
+
+    See Also
+    --------
+    plan : Returns such a plan.
+    tilewright.large.streaming.plan.plan.StreamPlan : The plan of a product larger than memory.
     """
 
     if TYPE_CHECKING:  # subclasses are dataclasses: a property here would count as the default of their field
@@ -65,11 +72,11 @@ class Plan(ABC):
     @property
     @abstractmethod
     def predicted_s(self) -> float | None:
-        """Predicted seconds of the product; None where there is no model or no measured rate."""
+        """Predicted seconds of the product; None if there is no model or no measured rate."""
 
     @abstractmethod
     def rows(self) -> Rows:
-        """What this path decides beyond the kernel, as labels and texts."""
+        """The decisions of this class of plan beside the kernel, as pairs of label and text."""
 
     @property
     def kernel(self) -> Any:
@@ -83,12 +90,12 @@ class Plan(ABC):
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """The kernel's parameters."""
+        """The parameters of the kernel."""
         return self.choice.params
 
     @property
     def title(self) -> str:
-        """The first line of ``str()``."""
+        """The first line of the printed plan."""
         return str(self.problem)
 
     def __repr__(self) -> str:
@@ -109,14 +116,14 @@ class Plan(ABC):
 
     @property
     def all_rows(self) -> Rows:
-        """The kernel, and ``rows``: what is printed below the title."""
+        """The rows that are printed below the title: those of the kernel, then ``rows``."""
         chosen = self.choice
         kernel = [("kernel", f"{chosen.kernel.name}: {chosen.kernel.idea}"), ("because", chosen.why)] if chosen else []
         return [*kernel, *self.rows()]
 
 
 def rate_text(problem: Problem, seconds: float) -> str:
-    """A predicted time, and the rate that follows from it.
+    """A predicted time as text, with the rate that follows from it.
 
     >>> rate_text(Problem(1000, 1000, 1000), 0.01)
     '10 ms, 200 GFLOPS'

@@ -1,12 +1,15 @@
-"""What callers ask of a product's error, and how large it can be for each element: |C − Ĉ| ≤ bound · (|A||B|).
+"""The precision that callers can request, and the error bound of each way to compute a product: |C − Ĉ| ≤ bound ·
+(|A||B|).
 
-A *path* is a way to compute: the dtype of the operands, and the dtype in which they are multiplied. Its bound depends on
-these two and on k alone, and holds where nothing overflows or underflows. ``precision`` is resolved here: a number takes the
-cheapest path whose bound is not above it, and "fast" the cheapest whose bound is not above ``fast_bound``. A new path is one
-line in ``PATHS``, and its error in ``_sums_error`` if no sum of IEEE arithmetic has it.
+A *path* is a way to compute a product: the dtype of the operands, and the dtype in which they are multiplied. Its bound
+depends only on these two dtypes and on k, and holds if nothing overflows or underflows. A path for ``precision`` is
+found here. A number takes the cheapest path whose bound is not above the number; "fast" takes the cheapest path whose
+bound is not above ``fast_bound``. A new path needs one line in ``PATHS``. If its sums are not computed in IEEE
+arithmetic, it also needs an error in ``_sums_error``.
 
 The sources are Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., sections 2.2, 3.1, 3.5 and 3.6 (complex
-numbers), and for sums of tensor cores Khattak & Mikaitis, arXiv 2512.07004. ``docs/error-bounds.md`` derives the bounds.
+numbers), and for sums of tensor cores Khattak & Mikaitis, arXiv 2512.07004. ``docs/error-bounds.md`` derives the
+bounds.
 """
 
 from __future__ import annotations
@@ -49,8 +52,8 @@ WIDEST = {"float16": "float64", "bfloat16": "float64", "float32": "float64", "co
 
 
 def check_words(precision: str | float, algorithm: str) -> None:
-    """Raises UsageError for an unknown precision or algorithm, a number that bounds no error, and for a precision that the
-    algorithm does not have."""
+    """Raise UsageError for an unknown precision or algorithm, for a number that cannot be an error bound, and for a
+    precision that the algorithm does not have."""
     for name, word, known in (("algorithm", algorithm, ALGORITHMS), ("precision", precision, PRECISIONS)):
         if name == "precision" and not isinstance(word, str):
             check_precision(word)
@@ -65,14 +68,15 @@ def check_words(precision: str | float, algorithm: str) -> None:
 
 @functools.cache
 def are_all_invariant() -> bool:
-    """Whether ``$TILEWRIGHT_INVARIANT`` asks for it; read once."""
+    """Whether ``$TILEWRIGHT_INVARIANT`` makes all products invariant; read once."""
     return os.environ.get(INVARIANT_VARIABLE, "0") not in ("", "0")
 
 
 def asked_precision(precision: str | float, *, invariant: bool = False) -> str | float:
-    """The precision that is planned for: "invariant" for "standard" if that is asked for, here or by the environment.
+    """The precision for which the product is planned: "invariant" instead of "standard" if the call or the environment
+    requests it.
 
-    Raises UsageError for a precision that has no invariant products.
+    Raises UsageError if another precision than "standard" is to be invariant.
     """
     if precision == "standard":
         return INVARIANT if invariant or are_all_invariant() else precision
@@ -82,12 +86,14 @@ def asked_precision(precision: str | float, *, invariant: bool = False) -> str |
 
 
 def is_error_goal(precision: str | float) -> bool:
-    """True for "fast" and for numbers: the planner looks for the cheapest path whose error bound keeps them."""
+    """Whether the precision is "fast" or a number. The planner then looks for the cheapest path whose error bound keeps
+    it."""
     return precision == "fast" or not isinstance(precision, str)
 
 
 def takes_fastest(precision: str | float) -> bool:
-    """Whether all dtypes of ``computed_on_gpu`` keep this precision, so that the fastest of them is taken, not the first."""
+    """Whether all dtypes of ``computed_on_gpu`` keep this precision. Then the fastest of them is taken, not the
+    first."""
     return is_error_goal(precision) or precision in GPU_PRECISIONS
 
 
@@ -140,7 +146,7 @@ _AT_ONCE = {"tf32": 8, "float16": 16, "float16x1": 16, "bfloat16": 16}
 
 @dataclass(frozen=True)
 class Path:
-    """A way to compute a product: the word of ``precision`` that takes it, its dtype, and its bound."""
+    """A way to compute a product: its word for ``precision``, the dtype in which it multiplies, and its error bound."""
 
     word: str
     compute: str
@@ -151,8 +157,8 @@ class Path:
 
 
 def path_bound(dtype: str, compute: str, k: int) -> float:
-    """The bound of a product of operands of ``dtype`` that is computed in ``compute`` and has ``dtype``; infinity where none
-    is known. On a GPU ``compute`` "float16" and "bfloat16" have sums of float32.
+    """The error bound of a product with operands and result of ``dtype`` that is computed in ``compute``; infinity if
+    no bound is known. On a GPU "float16" and "bfloat16" for ``compute`` mean that sums are float32.
 
     >>> f"{path_bound('float32', 'float32', 1000):.1e}", f"{path_bound('float64', 'float32', 1000):.1e}"
     ('6.0e-05', '6.0e-05')
@@ -176,13 +182,15 @@ def path_bound(dtype: str, compute: str, k: int) -> float:
 
 
 def blocks_bound(stored: Sequence[str], result: str, compute: str, k: int, part: int) -> float:
-    """The bound of a product in blocks: operands have the dtypes ``stored``, C has ``result``, and blocks are multiplied in
-    ``compute``. k is cut into parts of at most ``part``; each is summed by itself, and the sums are added one by one.
+    """The error bound of a product that is computed block by block. The operands have the dtypes ``stored``, C has
+    ``result``, and blocks are multiplied in ``compute``. k is cut into parts of at most ``part`` elements; each part is
+    summed on its own, and these sums are added one by one.
 
-    Products of integers and bool are exact, modulo the integers' size; sums of complex numbers keep the classical bound, in
-    whatever parts. Of others a product of two elements passes through the roundings of its own part, and at most one for
-    each further part: with s parts these are part + s - 1 roundings, where a single running sum would have k. Operands that
-    ``compute`` does not represent are rounded as they are read, and C is rounded once where its dtype is the narrower one.
+    Products of integers and bool are exact, modulo the integers' size. Sums of complex numbers keep the classical bound
+    for any parts. For real numbers, a product of two elements goes through the roundings of its own part, and at most
+    one rounding for each further part. With s parts these are part + s - 1 roundings; a single running sum would have
+    k. Operands that ``compute`` cannot represent are rounded as they are read. C is rounded once if its dtype is
+    narrower than ``compute``.
 
     >>> whole, cut = (blocks_bound(("float32",) * 2, "float32", "float32", 10**6, part) for part in (10**6, 1000))
     >>> f"{whole:.1e}", f"{cut:.1e}"
@@ -207,7 +215,7 @@ def blocks_bound(stored: Sequence[str], result: str, compute: str, k: int, part:
 
 
 def dtype_of_blocks(compute: str) -> str:
-    """The dtype of blocks that are multiplied in ``compute``: float16 parts are those of float32."""
+    """The dtype of blocks that are multiplied in ``compute``: float32 for products of float16 parts."""
     return "float32" if compute.startswith("float16x") else compute
 
 
@@ -217,9 +225,9 @@ def _bits(dtype: str) -> int:
 
 
 def fast_bound(k: int) -> float:
-    """What ``precision="fast"`` promises: 1.01 · 2⁻¹⁰ + k · 2⁻²⁴, that of operands with 10 bits of mantissa.
+    """The error bound of ``precision="fast"``: 1.01 · 2⁻¹⁰ + k · 2⁻²⁴, which operands with 10 bits of mantissa keep.
 
-    It is no less than the bound of "standard", which "fast" promises where that is wider.
+    If the bound of "standard" is wider, "fast" guarantees that one.
 
     >>> f"{fast_bound(4096):.2e}"
     '1.23e-03'
@@ -228,7 +236,7 @@ def fast_bound(k: int) -> float:
 
 
 def check_precision(precision: object) -> None:
-    """Raises UsageError for a number that is no bound of a relative error."""
+    """Raise UsageError for a number that cannot be the bound of a relative error."""
     if isinstance(precision, bool) or not is_real(precision) or not float(precision) > 0:
         raise UsageError(
             f"precision {precision!r:.80}: must be a word, or a positive number, which bounds the error relative to |A||B|"
@@ -237,7 +245,7 @@ def check_precision(precision: object) -> None:
 
 @functools.lru_cache(maxsize=1024)  # constants of a dtype and k
 def known_paths(place: str, dtype: str, k: int) -> tuple[Path, ...]:
-    """The paths of a product on the "cpu" or a "gpu", the cheapest first.
+    """The paths of a product on the "cpu" or on a "gpu", the cheapest first.
 
     >>> [path.compute for path in known_paths("gpu", "float32", 4096)]
     ['float16x1', 'tf32', 'float32', 'float64']
@@ -247,7 +255,8 @@ def known_paths(place: str, dtype: str, k: int) -> tuple[Path, ...]:
 
 
 def paths_within(precision: str | float, place: str, dtype: str, k: int) -> tuple[Path, ...]:
-    """The paths that keep ``precision``, "fast" or a number, the cheapest first. Raises UsageError where none does.
+    """The paths that keep ``precision``, which is "fast" or a number; the cheapest comes first. Raises UsageError if no
+    path does.
 
     >>> [path.compute for path in paths_within(1e-4, "gpu", "float32", 500)]
     ['float32', 'float64']
@@ -269,7 +278,8 @@ def paths_within(precision: str | float, place: str, dtype: str, k: int) -> tupl
 
 
 def promised_bound(precision: str | float, place: str, dtype: str, result: str, k: int) -> float:
-    """What a product of operands of ``dtype`` promises that is stored as ``result``. Raises UsageError where nothing is.
+    """The guaranteed error bound of a product with operands of ``dtype`` that is stored as ``result``. Raises
+    UsageError if there is none.
 
     >>> promised_bound("tf32", "gpu", "float32", "float32", 8) == path_bound("float32", "tf32", 8)
     True
@@ -290,7 +300,7 @@ def promised_bound(precision: str | float, place: str, dtype: str, result: str, 
 
 
 def bound_rows(place: str, dtype: str, compute: str, k: int) -> list[tuple[str, str]]:
-    """What a plan says of the bounds: that of the product, and those of the paths that were not chosen.
+    """The rows of a printed plan about error bounds: that of the product, and those of the paths that were not chosen.
 
     >>> bound_rows("cpu", "float32", "float32", 1000)
     [('error', 'at most 6e-05·|A||B| in float32; not chosen: 6e-08·|A||B| in float64')]

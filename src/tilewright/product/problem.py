@@ -1,4 +1,5 @@
-"""The matrix-product problem: C[m×n] = α·A[m×k]·B[k×n] + β·C, and what it costs at least."""
+"""The problem of a matrix product: C[m×n] = α·A[m×k]·B[k×n] + β·C, with its shape, its dtype, and the least work that
+it takes."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ _ITEMSIZES = {
 
 @functools.cache  # plans ask some twenty times
 def itemsize_of(dtype: str) -> int:
-    """Bytes of an element of a dtype, by its name.
+    """Bytes of an element of the named dtype.
 
     >>> itemsize_of("bfloat16"), itemsize_of("float64")
     (2, 8)
@@ -47,7 +48,8 @@ def itemsize_of(dtype: str) -> int:
 
 @dataclass(frozen=True)
 class Problem:
-    """One product, or a batch of ``batch`` products of the same shape. Plain numbers: hashable, comparable, printable."""
+    """One product, or a batch of ``batch`` products of the same shape, described by plain numbers. It is hashable and
+    comparable."""
 
     m: int
     n: int
@@ -66,12 +68,14 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the classical algorithm; of a symmetric C, for one triangle and the diagonal."""
+        """Number of floating-point operations of the classical algorithm. For a symmetric C only those of one triangle
+        and the diagonal count."""
         return 2 * self.k * self.batch * (self.m * (self.m + 1) // 2 if self.symmetry else self.m * self.n)
 
     @property
     def bytes_least(self) -> int:
-        """Bytes that must move at least: A and B read once, C written once (and read, unless beta is 0)."""
+        """The fewest bytes that must be moved: A and B are read once, C is written once and, unless β is 0, read
+        once."""
         c_passes = 1 if self.beta == 0 else 2
         operands = self.m * self.k + (0 if self.symmetry == "gram" else self.k * self.n)
         elements = operands + c_passes * self.m * self.n
@@ -79,7 +83,7 @@ class Problem:
 
     @property
     def intensity(self) -> float:
-        """Operations per byte that must move: the horizontal axis of a roofline."""
+        """Operations per byte that must be moved: the horizontal axis of a roofline plot."""
         return self.flops / self.bytes_least if self.bytes_least else 0.0
 
     def __str__(self) -> str:
@@ -90,9 +94,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class ProductShapes:
-    """How the shapes of two operands of ``matmul`` combine: one product, or a batch that broadcasts.
+    """The combined shapes of two operands of ``matmul``: one product, or a batch that broadcasts.
 
-    ``result`` is the shape that the caller gets: without the axis that was added to a vector, as array-API matmul says.
+    ``result`` is the shape that the caller gets. As the array API requires, it lacks the axis that was added to a
+    vector.
     """
 
     m: int
@@ -103,10 +108,10 @@ class ProductShapes:
 
 
 def combine_shapes(a: Shape, b: Shape) -> ProductShapes:
-    """Combine two shapes by the rules of array-API ``matmul``. Raises ShapeError.
+    """Combine two shapes by the rules of ``matmul`` in the array API. Raises ShapeError.
 
-    A 1-D ``a`` is a row, a 1-D ``b`` a column, and the axis added to it is dropped from the result; axes before the last
-    two broadcast.
+    A vector ``a`` counts as a row, and a vector ``b`` as a column; the axis that was added to it is dropped from the
+    result. The axes before the last two broadcast.
 
     >>> combine_shapes((5, 1, 3, 4), (7, 4, 2)).result
     (5, 7, 3, 2)
@@ -136,8 +141,8 @@ def combine_shapes(a: Shape, b: Shape) -> ProductShapes:
 
 @dataclass(frozen=True)
 class GroupedShapes:
-    """How the shapes of a product of groups combine. ``grouped_axis`` is the axis that the offsets divide among the groups:
-    "m", "n" or "k", or "" for two batches. Its size is the total over all groups."""
+    """The combined shapes of a grouped product. ``grouped_axis`` is the axis that the offsets divide among the groups:
+    "m", "n" or "k", or "" for two batches. The size of that axis is the total over all groups."""
 
     grouped_axis: str
     groups: int
@@ -148,7 +153,7 @@ class GroupedShapes:
 
 
 def combine_grouped_shapes(a: Shape, b: Shape, offsets: Shape | None) -> GroupedShapes:
-    """Combine the shapes of two operands and of the ends of groups. Raises ShapeError.
+    """Combine the shapes of two operands and of the array of the ends of groups. Raises ShapeError.
 
     >>> combine_grouped_shapes((10, 4), (3, 4, 5), (3,))
     GroupedShapes(grouped_axis='m', groups=3, m=10, n=5, k=4, result=(10, 5))
@@ -178,7 +183,8 @@ def combine_grouped_shapes(a: Shape, b: Shape, offsets: Shape | None) -> Grouped
 
 
 def merged_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """The stride of all axes merged into one; None where they cannot be: an outer stride is not length · stride of the next.
+    """The stride of several axes merged into one. None if they cannot be merged, because an outer stride is not the
+    length times the stride of the next axis.
 
     >>> merged_stride((2, 3, 4), (120, 40, 10)), merged_stride((2, 3), (5, 1)), merged_stride((2, 1), (7, 3))
     (10, None, 7)
@@ -199,8 +205,8 @@ Part = tuple[Any, ...]
 def multiply_groups(
     shapes: GroupedShapes, ends: list[int], result: np.ndarray, multiply: Callable[[Part, Part, np.ndarray], object]
 ) -> None:
-    """Have each group's product written into its part of the result, by ``multiply`` of parts of a and b, and zeros into
-    what follows the last group. ``ends``: of ``checked_ends``."""
+    """Compute a grouped product: ``multiply`` writes each group's product into its part of the result, and zeros are
+    written into the rows or columns after the last group. ``ends`` is a result of ``checked_ends``."""
     for of_a, of_b, of_c in _group_parts(shapes, ends):
         multiply(of_a, of_b, result[of_c])
     rest = slice(ends[-1] if ends else 0, None)
@@ -221,7 +227,7 @@ def _group_parts(shapes: GroupedShapes, ends: list[int]) -> Iterator[tuple[Part,
 
 
 def checked_ends(shapes: GroupedShapes, offsets: Any) -> list[int]:
-    """The ends of groups. Raises OperandError and ShapeError for those of no groups."""
+    """The ends of groups as integers. Raises OperandError or ShapeError if they do not describe groups."""
     ends = np.asarray(offsets)
     if ends.dtype.kind not in "iu" and ends.size:
         raise OperandError(f"offsets is an array of {ends.dtype}: the ends of groups must be whole numbers")

@@ -1,6 +1,6 @@
-"""Products of float64 and complex128 from residues of whole numbers: the moduli, and how accurate a product is.
+"""Products of float64 and complex128 that are computed from residues of integers: the moduli, and the error bounds.
 
-``docs/error-bounds.md`` derives the bound of the error, section "float64 from int8".
+The section "float64 from int8" of ``docs/error-bounds.md`` derives the error bound.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ REALS_PER_ELEMENT = {"float64": 1, "complex128": 2}
 
 
 class Residues(NamedTuple):
-    """A dtype whose numbers are represented by residues modulo ``moduli`` numbers. A complex element has two residues for
-    each modulus, one for each of its real numbers."""
+    """A dtype whose numbers are represented by residues modulo ``moduli`` integers. A complex element has two residues
+    for each modulus: one for the real part, one for the imaginary part."""
 
     dtype: str
     moduli: int
@@ -46,10 +46,12 @@ _BOUND_BITS = 7
 
 
 def largest_norm(moduli: int, dtype: str = "float64") -> float:
-    """The largest 2-norm N of a line of scaled numbers such that residues determine the sums of products of whole numbers.
+    """The largest 2-norm N of a row of A or column of B, after scaling, for which residues determine the sums of
+    products of the rounded numbers.
 
-    Rounding changes each of n numbers by at most ½, and a line's norm by at most ½·√n. By Cauchy and Schwarz a sum of
-    products of two rounded lines is at most (N + ½·√n)². This is below half the product of the moduli, by 2⁻¹⁵ of it.
+    Rounding changes each of n numbers by at most ½, and the norm of n numbers by at most ½·√n. So by Cauchy and Schwarz
+    a sum of products is at most (N + ½·√n)². N is chosen such that this is less than half the product of the moduli,
+    with a margin of 2⁻¹⁵.
 
     >>> [f"{math.log2(largest_norm(moduli)):.2f}" for moduli in (6, 12, 13)]
     ['23.41', '46.90', '50.76']
@@ -61,10 +63,11 @@ def largest_norm(moduli: int, dtype: str = "float64") -> float:
 
 
 def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
-    """The bound of |C - Ĉ| / (|A||B|) for each element; of complex numbers it holds for the real and for the imaginary part.
+    """The bound of |C - Ĉ| / (|A||B|) for each element. For complex numbers it holds for the real part and for the
+    imaginary part.
 
-    With at least ``CLASSICAL`` moduli it is the classical bound. With fewer it is ``_ROOM`` times the relative error of
-    rounding to whole numbers a line of equal magnitudes that has the largest norm.
+    With at least ``CLASSICAL`` moduli it is the classical bound. With fewer it is ``_ROOM`` times a relative error of
+    rounding to integers: the error for numbers of equal magnitude whose norm is the largest possible.
 
     >>> f"{residue_bound(4096, 13):.1e}", f"{residue_bound(4096, 9):.1e}", f"{residue_bound(4096, 6):.1e}"
     ('4.5e-13', '7.7e-08', '2.8e-04')
@@ -77,15 +80,15 @@ def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
 
 
 def check_factor(k: int, moduli: int, dtype: str = "float64") -> float:
-    """The factor of the check that the kernel makes for each part of C (``Call.factor`` in
-    ``gpu/kernels/residue_sums.cuh``).
+    """The factor in the kernel's check of each part of C (``Call.factor`` in ``gpu/kernels/residue_sums.cuh``).
 
-    ``residue_bound`` holds where the factor times the sums of magnitudes of the rounded lines is at most the sampled lower
-    bound of |A||B|; other parts of C are flagged. Both sides are scaled by the powers of two of the lines (``Line.bits`` in
-    ``write_residues.cu``). Infinity for a k so short that every part is flagged.
+    A line is a row of A or a column of B. ``residue_bound`` holds for a part of C if the factor times the sums of
+    magnitudes of its rounded lines is at most the sampled lower bound of |A||B|. Other parts of C are flagged. Both
+    sides are scaled by the powers of two of the lines (``Line.bits`` in ``write_residues.cu``). The factor is infinity
+    if k is so short that every part is flagged.
 
-    The largest element of a scaled line is at least N / (2·√n): the power of two is the largest possible. Of a number of
-    at least 1/128 of that, as the lower bound has, rounding changes no more than ½.
+    The largest element of a scaled line is at least N / (2·√n), because its power of two is the largest possible. The
+    lower bound is made of numbers of at least 1/128 of that, each of which rounding changes by at most ½.
     """
     terms = k * REALS_PER_ELEMENT[dtype]
     cut = 1 + 2.0**_BOUND_BITS * math.sqrt(terms) / largest_norm(moduli, dtype)

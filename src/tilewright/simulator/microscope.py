@@ -87,67 +87,74 @@ def microscope(
     max_bytes: int = MAX_BYTES,
     progress: Progress | None = None,
 ) -> Observation:
-    """Run a CUDA kernel on the CPU, without a GPU, and see what it does.
+    """Run a CUDA kernel on the CPU, without a GPU, and observe what it does.
 
     Parameters
     ----------
     source : str or path or kernel
-        CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file, or a kernel of another library: one
-        that Triton compiled, Numba's, CuPy's ``RawKernel``, or any object that has its PTX (``given_kernels`` lists
-        them). A ``.cu`` may have host code, ``main`` and ``<<<…>>>``: nvcc compiles it where it is installed, else
-        it is left out.
+        CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file. It may also be a kernel of another
+        library: one that Triton compiled, Numba's, CuPy's ``RawKernel``, or any object that holds its PTX
+        (``given_kernels`` lists them). A ``.cu`` file may have host code, ``main`` and ``<<<…>>>``. nvcc compiles it if
+        it is installed; otherwise the host code is left out.
     kernel : str, optional
-        The name of the kernel's function as C++ has it, ``"ns::scale"``, or ``"scale<8>"`` for an instance of a
-        template. It is needed only if there are several.
+        The name of the kernel's function in C++, such as ``"ns::scale"``, or ``"scale<8>"`` for an instance of a
+        template. It is required only if the source has several kernels.
     grid : int or sequence of int, default: 1
         The number of blocks along x, y, z.
     block : int or sequence of int, optional
-        The number of threads per block along x, y, z. By default it is what the kernel was compiled for, else 32.
+        The number of threads per block along x, y, z. The default is the number for which the kernel was compiled, else
+        32.
     args : sequence, default: ()
-        The kernel's parameters in order: NumPy arrays, which are copied, numbers, tensor maps, and lists of these
-        and of further lists. A list is a structure or an array with these members in order, and arrays in it are
-        pointers. Where the parameter is a pointer, list or tensor map lies in global memory. Of a kernel of another
-        library they are as it is called there, without what that library adds.
+        The kernel's arguments in order: NumPy arrays, which are copied, numbers, tensor maps, and lists of these. A
+        list is a structure or an array with these members in order; arrays in it become pointers, and a member may be a
+        list. If the kernel's parameter is a pointer, a list or tensor map is put into global memory. For a kernel of
+        another library, pass the arguments that the caller passes in that library, without those that the library adds.
     arch : str
         The architecture for which CUDA C++ is compiled, such as "sm_90a".
     include : sequence of paths, default: ()
-        Folders of headers, for the compiler.
+        Folders in which the compiler looks for headers.
     defines : mapping of str to value, optional
-        Macros, for the compiler.
+        Macros that the compiler defines.
     cluster : int or sequence of int, optional
-        The number of blocks of a cluster along x, y, z, for a kernel that was compiled without one.
+        The number of blocks of a cluster along x, y, z, for a kernel that was compiled without a cluster size.
     shared_bytes : int, optional
-        Bytes of dynamic shared memory. By default as much as the library of the kernel says, else none.
+        Bytes of dynamic shared memory. The default is the number that the kernel's library states, else 0.
     constants : mapping of str to array or number, optional
         The values of ``__constant__`` and ``__device__`` variables.
     outputs : sequence of int, default: ()
         The positions in ``args`` of arrays that the kernel must write in full.
     sampled : bool, default: False
-        Whether to run only blocks at corners, at edges and some inner ones, and to scale the counts to the grid.
-        ``Observation.exact`` says whether blocks of one kind gave the same counts.
+        Whether to run only the blocks at corners, some at edges and some inside, and to scale the counts to the whole
+        grid. ``Observation.exact`` is False if these counts may not hold for the whole grid.
     max_steps : int
-        The steps after which a run is stopped, with a finding.
+        The number of steps after which the run is stopped, with a finding.
     max_bytes : int
-        The bytes of memory that a run may need; one that needs more is refused.
+        The most bytes of memory that a run may need. A run that needs more is refused.
     progress : function, optional
         Is called as ``progress(done, all)`` with the number of blocks.
 
     Returns
     -------
     Observation
-        The arrays as the kernel left them, the counters by source line, and what is wrong. PTX is assembled, so
-        that the counts are those of its binary.
+        The arrays as the kernel left them, the counters of each source line, and the findings, which say what is wrong.
+        PTX is assembled to a binary first, so the counts are those of the binary.
 
     Raises
     ------
     CompileError
         The compiler refuses the source; the message quotes it.
     UsageError
-        PTX, an instruction, arguments or a launch that cannot be run, or an object without PTX.
+        The PTX, an instruction, the arguments or the launch cannot be run, or an object has no PTX.
     OperandError
         An argument of a type that cannot be used.
     UnavailableError
-        The compiler is not installed (PTX needs none).
+        The compiler is not installed. PTX needs no compiler.
+
+    See Also
+    --------
+    tilewright.simulator.microscope.Observation : The class of the result.
+    TensorMap : An argument that describes an array for the copy engine.
+    tilewright.pytest_plugin.cuda_kernel : Runs a kernel in a test.
 
     Examples
     --------
@@ -497,49 +504,54 @@ def _axis_sample(size: int, choice: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the microscope saw of one launch; prints as the source with its counters in the margin.
+    """What the microscope saw during one launch. ``print`` shows the source with its counters in the margin.
 
     Attributes
     ----------
     kernel, file, source : str
-        The name of the kernel, of its file, and its text.
+        The name of the kernel, the name of its file, and the text of the file.
     arrays : tuple
         One entry per argument: the arrays as the kernel left them, None for numbers.
     counters : dict of str to int
-        Totals under the hardware's names.
+        The counters of the whole launch, under the names of the hardware's counters.
     accesses : list of Access
-        The same by source line: requests, sectors, wavefronts, bank conflicts.
+        The counters of each source line: requests, sectors, wavefronts, bank conflicts.
     findings : list of Finding
-        What is wrong: kind, source line, block, thread and a text.
+        What is wrong. Each finding has a kind, source line, block, thread and a text.
     run : Run
         How the run ended.
     exact : bool
         False if the run was stopped, if accesses of the binary could not be matched, or if the counts of a sample
         may not hold for the whole grid.
     words : str
-        Which blocks were counted, in words.
+        Which blocks were counted, as text.
     seconds : float
-        How long the run took here, in seconds.
+        The seconds that the run took on this machine.
     resources : Resources or None
         Registers and memory of the binary; None for PTX that cannot be assembled.
     notes : list of str
-        How the counts may differ from the binary's.
+        Notes on how the counts may differ from those of the binary.
     included : dict of str to str
-        The texts of included files with accesses or findings.
+        The texts of the included files that have accesses or findings.
     printed : str
         What the kernel's threads printed.
     approximate : frozenset of str
         The counters that are not exact.
     pipeline : Pipeline or None
-        What one block did at its mbarriers; None if it has none.
+        What one block did at its mbarriers; None if the kernel uses none.
     grid, block : tuple of int
-        Those of the launch.
+        The grid and the block of the launch.
     shared_bytes : int
         Bytes of dynamic shared memory of the launch.
     advice : list of Change
-        What would make lines cheaper.
+        Changes that would make source lines cheaper.
     turns : int
-        The turns of the multiprocessors' memory pipes, some of which the advice saves.
+        How many turns the memory pipes of the multiprocessors take; the ``advice`` saves some of them.
+
+    See Also
+    --------
+    microscope : Returns an observation.
+    tilewright.pytest_plugin.cuda_kernel : Returns one in a test, and checks it.
     """
 
     kernel: str
@@ -567,25 +579,26 @@ class Observation:
 
     @property
     def ok(self) -> bool:
-        """Whether the kernel ended and nothing was found."""
+        """Whether the kernel ran to its end and there are no findings."""
         return self.run.complete and not self.findings
 
     @property
     def defects(self) -> list[Defect]:
-        """The findings as records have them: an included file has its label, the kernel's own none."""
+        """The findings in the form of records. A finding in an included file has that file's label; one in the kernel's
+        own file has none."""
         return [
             Defect(f.kind, f.line, f.block, f.thread, f.text, file_label(f.file, self.file), f.grade)
             for f in self.findings
         ]
 
     def require(self, **requirements: float | str) -> Observation:
-        """Raise an error unless the launch keeps to all requirements.
+        """Raise an error unless the launch keeps all requirements.
 
         Parameters
         ----------
         **requirements : number or str
-            A number means equality, a text is a comparison: ``"<= 4.1"``. The names are listed below. Without any,
-            ``findings=0`` is meant.
+            Each keyword is a measure from the list in the notes. A number means equality; a text such as ``"<= 4.1"``
+            is a comparison. Without keywords the requirement is ``findings=0``.
 
         Returns
         -------
@@ -595,23 +608,25 @@ class Observation:
         Raises
         ------
         RequirementError
-            A requirement is broken. It is an AssertionError.
+            The launch does not keep a requirement. The error is also an AssertionError.
         UsageError
-            An unknown name.
+            A keyword is not the name of a measure.
 
         Notes
         -----
-        - ``findings``: findings, without those in a library's code; ``all_findings`` counts these too,
-          ``sure_findings`` neither them nor those by the letter of PTX;
-        - ``bank_conflicts``, ``wavefronts``, ``wavefronts_per_request``, ``wavefronts_over_least``: of shared
-          memory;
-        - ``sectors``, ``sectors_per_request``, ``sectors_over_least``: of global and local memory;
-          ``local_sectors``: of local memory, where registers are spilled to;
-        - any counter by the hardware's name, as in ``require(**{"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum":
-          32})``.
+        - ``findings``: the number of findings, without those in a library's code. ``all_findings`` includes those in a
+          library's code. ``sure_findings`` also leaves out findings that break a rule of PTX but do no harm on today's
+          GPUs.
+        - ``bank_conflicts``, ``wavefronts``, ``wavefronts_per_request``, ``wavefronts_over_least``: counts of accesses
+          to shared memory.
+        - ``sectors``, ``sectors_per_request``, ``sectors_over_least``: counts of accesses to global and local memory.
+          ``local_sectors`` counts local memory alone, to which registers are spilled.
+        - Any counter under the name of the hardware's counter, as in
+          ``require(**{"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 32})``.
 
-        Over least means: over what the same bytes would cost at best. A ratio is that of all accesses together, and
-        a launch without any breaks it. So does a run that was stopped.
+        ``…_over_least`` is the number divided by the least number for the same bytes. A ratio is computed over all
+        accesses together. A launch without such accesses breaks every requirement of a ratio, and so does a run that
+        was stopped.
 
         Examples
         --------

@@ -1,10 +1,11 @@
-"""Explicit vectors for kernels written in Python: LLVM vector IR behind Numba intrinsics.
+"""Explicit vectors for kernels that are written in Python: LLVM vector code behind Numba intrinsics.
 
-Numba has no vector type, so code that needs exact control of registers is generated here as LLVM IR and called from a
-kernel like any function. The generator does not depend on the machine: it takes the tile (``mr`` rows × ``nv`` vectors)
-and the vector width, and serves AVX2, AVX-512 and NEON alike.
+Numba has no vector type. So code that needs exact control of registers is generated here as LLVM IR, and a kernel calls
+it like any function. The generator does not depend on the machine: it takes the tile (``mr`` rows × ``nv`` vectors) and
+the vector width, and works for AVX2, AVX-512 and NEON.
 
-What kernels use has its name here, and is ``deferred``: only who compiles them imports the generator's modules, and Numba.
+The names that kernels use are defined here, and are ``deferred``: the generator's modules and Numba are imported only
+when a kernel is compiled.
 """
 
 from .deferred import generated, generator, njit, overload, register_jitable

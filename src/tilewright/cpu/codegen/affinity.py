@@ -1,12 +1,12 @@
-"""What machine code asks of the system: to sleep on a word until another thread changes it, and on which processors a thread
-may run and does run.
+"""System calls for machine code: to sleep on a word until another thread changes it, and to read or set the processors
+of a thread.
 
-Linux's futex takes the lower half of a 64-bit word, which comes first in memory on these processors. Linux compares it
+Linux's futex uses the lower half of a 64-bit word, which comes first in memory on these processors. Linux compares it
 before the thread sleeps, and does both under a lock that a waking thread takes, too. So no change between the thread's
-last look and its sleep is missed, provided that the word is changed first and the wake-up follows.
+last read and its sleep is missed, if the word is changed before the wake-up.
 
-A set of processors is an array of words, one bit for each processor, as Linux has it. Elsewhere sets are empty, and nothing
-is changed.
+A set of processors is an array of words with one bit for each processor, in Linux's format. On other systems the sets
+are empty, and these functions do nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WAIT, _WAKE = 0 | 128, 1 | 128
 
 
 def system_call(builder: Any, name: str, arguments: list[Any]) -> Any:
-    """Emit a system call; where its number is not known, nothing, and the result is 0."""
+    """Emit a system call. If its number is not known on this system, nothing is emitted, and the result is 0."""
     if name not in _HERE:
         return I64(0)
     function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(I64, [I64], var_arg=True), "syscall")
@@ -171,7 +171,7 @@ thread_here: Callable[..., int] = _thread_here
 
 @nb.njit(nogil=True)
 def add_to_set(words: np.ndarray, at: int, processor: int) -> None:
-    """Add a processor to the set that begins at word ``at``; not one that no set has."""
+    """Add a processor to the set that begins at word ``at``. A processor beyond the size of a set is not added."""
     if 0 <= processor < 64 * SET_WORDS:
         words[at + (processor >> 6)] |= np.int64(1) << (processor & 63)
 

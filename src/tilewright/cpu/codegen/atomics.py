@@ -1,6 +1,7 @@
-"""Counters by which threads coordinate while they compute: an array of 64-bit integers that all of them share.
+"""Counters by which threads coordinate while they compute: a shared array of 64-bit integers.
 
-Waiting threads do not sleep: they wait for work that another thread has begun, which takes microseconds.
+Threads that wait for a counter do not sleep, because the work that they wait for has begun on another thread and takes
+only microseconds.
 """
 
 from __future__ import annotations
@@ -87,13 +88,14 @@ offer_processor: Callable[..., None] = _offer_processor
 
 @nb.njit(nogil=True)
 def fetch_add(counters: np.ndarray, index: int, amount: int) -> int:
-    """Add to ``counters[index]``; returns the old value. Threads that read the new value see this thread's writes."""
+    """Add to ``counters[index]`` and return the old value. Threads that read the new value also see everything that
+    this thread wrote before."""
     return _add(counters, index, amount)
 
 
 @nb.njit(nogil=True)
 def take_below(counters: np.ndarray, index: int, limit: int) -> int:
-    """Take the next number from ``counters[index]``; returns ``limit`` when all numbers below it are taken."""
+    """Take the next number from ``counters[index]``. Returns ``limit`` when all numbers below it are taken."""
     if load(counters, index) >= limit:  # a read does not take the cache line from other cores
         return limit
     return min(limit, _add(counters, index, 1))
@@ -101,7 +103,8 @@ def take_below(counters: np.ndarray, index: int, limit: int) -> int:
 
 @nb.njit(nogil=True)
 def wait_for(counters: np.ndarray, index: int, least: int) -> None:
-    """Wait until ``counters[index]`` is at least ``least``; this thread then sees what was written before that."""
+    """Wait until ``counters[index]`` is at least ``least``. This thread then sees everything that was written before
+    that."""
     reads = 0
     while load(counters, index) < least:
         pause()
@@ -118,9 +121,11 @@ _BLOCK = 1024
 
 @nb.njit(nogil=True)
 def copy_together(source: np.ndarray, target: np.ndarray, counters: np.ndarray, first: int) -> None:
-    """Copy ``source`` (rows × columns, any strides) to the 1-D ``target`` in row-major order; return when all is copied.
+    """Copy ``source`` (rows × columns, any strides) to the 1-D ``target`` in row-major order. Returns when everything
+    is copied.
 
-    Every thread of the team calls it. It uses the counters ``first`` and ``first + 1``, which must be 0 before.
+    Every thread of the team must call this function. It uses the counters ``first`` and ``first + 1``, which must be 0
+    before.
     """
     rows, columns = source.shape
     blocks = (columns + _BLOCK - 1) // _BLOCK

@@ -1,4 +1,4 @@
-"""Conversion of rows to another element type: narrow elements are computed in a wider type."""
+"""Conversion of rows to another dtype, because narrow elements are computed in a wider dtype."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from .vectors import I8, I32, I64, Vectors, bits_of, counted_loop
 def row_converter(vector_bits: int) -> Callable[..., None]:
     """An intrinsic ``convert(source, source_step, target, target_step, count)`` for ``count`` elements of a row.
 
-    ``source`` and ``target`` point to elements; the steps from one to the next are any number of bytes. If both rows have
-    unit stride, whole vectors are converted. Integers become integers modulo the target's size. Between 16-bit integers and
-    float32, the integers are the bits of a float, because Numba lacks these types: unsigned for float16, signed for
-    bfloat16. float32 is rounded to nearest, ties to even, and to infinity beyond the largest number.
+    ``source`` and ``target`` point to elements; the steps between elements are any number of bytes. If both rows have
+    unit stride, whole vectors are converted. Integers are converted to integers modulo the target's size. In a
+    conversion between 16-bit integers and float32, the integers are the bits of a 16-bit float, because Numba lacks
+    these types: unsigned integers for float16, signed ones for bfloat16. float32 is rounded to nearest, ties to even,
+    or to infinity beyond the largest number.
     """
 
     @intrinsic
@@ -50,7 +51,7 @@ _LINES = 64
 
 
 def converting_packer(vector_bits: int) -> Callable[..., None]:
-    """``packer`` for a target of another dtype: ``pack(source, top, rows, left, columns, target, at, ld)``."""
+    """A ``packer`` for a target of another dtype: ``pack(source, top, rows, left, columns, target, at, ld)``."""
     convert = row_converter(vector_bits)
 
     @nb.njit(nogil=True)

@@ -1,44 +1,49 @@
-"""Threads that wait without Python: one posts a call of machine code in the mailbox of another, which then runs it.
+"""Threads that wait in machine code, without Python: a thread posts a call of machine code in the mailbox of another
+thread, which then runs it.
 
-A mailbox is a cache line of 64-bit words of one thread, its owner. A call is an array of words that a caller owns: the
-address of a ``team`` kernel and its arguments. Owners wait in two ways. For a while after a call they stand by: they read
-their mailbox again and again. Then they sleep on it (``cpu.codegen.affinity``), and a caller that posts must have them
-woken.
+A mailbox is a cache line of 64-bit words that belongs to one thread, its owner. A call is an array of words that
+belongs to a caller: the address of a ``team`` kernel and its arguments. Owners wait in two ways. For a while after a
+call they stand by, which means that they poll their mailbox. Then they sleep on it (``cpu.codegen.affinity``), and a
+caller that posts a call must have them woken.
 
-**States.** One word of the mailbox, ``STATE``, holds the whole state. Addresses of calls are multiples of 8, which leaves
-the lowest bits for flags. Every change is one compare-and-exchange (acquire and release), so of two threads that would make
-one at the same time, one finds that it cannot:
+**States.** One word of the mailbox, ``STATE``, holds the whole state. Addresses of calls are multiples of 8, which
+leaves the lowest bits for flags. Every change is one compare-and-exchange (acquire and release). So if two threads try
+to change the state at the same time, one of them fails:
 
     AWAY ⇄ STANDING ⇄ SLEEPING → AWAY     by the owner; AWAY: it runs Python code, or waits for its inbox in Python
     STANDING ⇄ call                       by a caller: it posts, and takes back a call that has not begun
     SLEEPING ⇄ call + SLEEPING            by a caller: it posts, has the owner woken, and takes back
     call, call + SLEEPING → call + RUNNING → STANDING (or AWAY)     by the owner: it begins and ends
 
-A mailbox serves one caller at a time, and callers need no other claim on the owner. A caller never waits for an owner that
-has not begun: it computes what others do not take, and takes back its call when nothing is left. It waits for one that has
-begun, so no thread works for a call that has returned.
+A mailbox serves one caller at a time, and callers need no other claim on the owner. A caller never waits for an owner
+that has not begun: the caller computes all work that other threads do not take, and takes back its call when no work is
+left. It waits for an owner that has begun, so no thread works for a call that has returned.
 
-**The bell.** A sleeping owner reads nothing, so a second word, ``BELL``, counts its wake-ups: the lower half all of them,
-the upper half those by which Python calls the owner back. To *ring* is to add to it (acquire and release) and then to wake
-the thread that sleeps on it. Nothing is ever subtracted or reset. The owner repeats three steps: (1) it reads ``BELL``
-(acquire); (2) it reads ``STATE``, and compares the upper half with the count that it had read before it looked into its
-inbox; (3) if there is nothing to do, it sleeps while the bell's lower half is what it read in step 1.
+**The bell.** A sleeping owner reads nothing. So a second word, ``BELL``, counts its wake-ups: the lower half counts all
+of them, and the upper half those by which Python calls the owner back. To *ring* is to add to this word (acquire and
+release) and then to wake the thread that sleeps on it. The count is never reduced or reset. The owner repeats three
+steps: (1) It reads ``BELL`` (acquire). (2) It reads ``STATE``, and compares the upper half of the bell with the count
+that it had read before it looked into its inbox. (3) If there is nothing to do, it sleeps as long as the lower half of
+the bell is what it read in step 1.
 
-**No wake-up is lost.** A thread that has work for an owner writes it first, to the state or the inbox, and rings then. Linux
-orders the addition to the bell and the comparison of step 3. If the addition comes first, then either step 1 has read
-it, and step 2 sees what was written before it (acquire and release); or the comparison finds another number, and the owner
-repeats the steps. If the comparison comes first, the owner is already queued when the waking thread looks for it, and wakes.
-This holds for every number of rings, by any thread, for any call. So threads may ring for others, and once too often: an
-owner that finds nothing stands by for a while and sleeps again. A ring that never comes costs time alone: the caller then
-computes the whole call and takes it back. Only jobs of Python wait for an owner, and ``Worker.give`` rings for each of them
-itself, whatever the state is. (After 2³² rings between steps 1 and 3 the lower half would be the same again. Its overflow
-adds to the upper half: the owner returns to Python, finds an empty inbox and comes back.)
+**No wake-up is lost.** A thread that has work for an owner first writes the work, to the state or the inbox, and then
+rings. Linux orders the addition to the bell and the comparison of step 3. Suppose that the addition comes first. Then
+either step 1 has read it, and step 2 sees what was written before it (acquire and release); or the comparison finds
+another number, and the owner repeats the steps. If the comparison comes first, the owner is already queued when the
+waking thread looks for it, and is woken.
 
-**The wake-up tree.** A wake-up costs the thread that makes it microseconds. So a caller makes a few, and each owner that
-begins, before it computes, makes as many more for the same call; a counter in the call distributes the mailboxes. Each owner
-wakes on a processor of its own, its seat, which the poster chooses and the waking thread sets: left alone, Linux wakes it on
-the caller's, where it does not run before the caller sleeps. Once it runs, it may move again. A seat is a matter of speed
-alone: it may be set late, and is undone the next time that the owner wakes.
+This holds for any number of rings, by any thread, for any call. So a thread may ring on behalf of another thread, and
+may ring more often than needed: an owner that finds nothing stands by for a while and sleeps again. If a ring never
+comes, only time is lost, because the caller computes the whole call and takes it back. Only jobs of Python wait for an
+owner, and ``Worker.give`` itself rings for each of them, whatever the state is. (After 2³² rings between steps 1 and 3
+the lower half would have the same value again. But its overflow adds to the upper half, so the owner returns to Python,
+finds an empty inbox and comes back.)
+
+**The wake-up tree.** A wake-up takes the waking thread some microseconds. So a caller makes only a few. Each owner that
+begins makes the same number of further wake-ups for the call before it computes; a counter in the call distributes the
+mailboxes. Each owner wakes on another processor, its seat, which the caller chooses and the waking thread sets.
+Otherwise Linux would wake it on the caller's processor, where it cannot run before the caller sleeps. Once it runs, it
+may move again. A seat affects only speed: it may be set late, and is undone the next time that the owner wakes.
 """
 
 from __future__ import annotations
@@ -190,11 +195,12 @@ words_at: Callable[..., np.ndarray] = _words_at
 
 
 def stand_by(mailbox: np.ndarray, looks: int, at_first: int, called: int, sleeps: bool) -> int:
-    """Run posted calls, until Python calls the owner back; returns the number of calls.
+    """Run posted calls until Python calls the owner back. Returns the number of calls.
 
-    ``called`` is how often Python had called it back before it looked into its inbox. After ``looks`` reads of the state in
-    a row have found no call, ``at_first`` before the first one, the owner sleeps; or this returns, unless it ``sleeps``.
-    After a fifth of these reads, each one offers the processor to other threads, which may wait for it.
+    ``called`` is the number of times that Python had called the owner back before it looked into its inbox. When
+    ``looks`` reads of the state in a row have found no call (``at_first`` reads before the first call), the owner
+    sleeps; or without ``sleeps`` this function returns. After a fifth of these reads, each further read first yields
+    the processor to other threads that may wait for it.
     """
     allowed(mailbox, SET)
     mailbox[ALLOWED], mailbox[PROCESSOR], mailbox[THREAD] = processors(), processor_here(), thread_here()
@@ -264,11 +270,12 @@ def _seat(mailbox: np.ndarray, taken: np.ndarray, at: int) -> None:
 
 
 def post(mailbox: np.ndarray, call: np.ndarray, address: int, wakes: bool) -> int:
-    """Post this call, at ``address``; returns the owner's state: STANDING, SLEEPING if it must be woken, or AWAY if the call
-    was not posted, because the owner has another one, or sleeps and the caller does not wake it.
+    """Post this call, which is at ``address``. Returns the owner's state: STANDING, SLEEPING if it must be woken, or
+    AWAY if the call was not posted. It is not posted if the owner has another call, or if it sleeps and the caller
+    wakes no threads.
 
-    Nor is it posted where the owner stands by on the caller's processor: it would not run before the caller sleeps. It is to
-    leave, so that it can be woken elsewhere.
+    It is also not posted if the owner stands by on the caller's processor, where it could not run before the caller
+    sleeps. Then the owner is told to leave, so that it can be woken elsewhere.
     """
     state = load(mailbox, STATE)
     if state == SLEEPING and wakes and replace(mailbox, STATE, SLEEPING, address + SLEEPING):
@@ -286,7 +293,7 @@ def post(mailbox: np.ndarray, call: np.ndarray, address: int, wakes: bool) -> in
 
 
 def settle(mailbox: np.ndarray, call: int) -> None:
-    """Take back this call if it was posted and not begun; wait until it has ended if the owner has begun it."""
+    """Take back this call if it was posted and has not begun. If the owner has begun it, wait until it has ended."""
     state = load(mailbox, STATE)
     if state == call + SLEEPING and replace(mailbox, STATE, state, SLEEPING):
         return
@@ -304,7 +311,7 @@ def settle(mailbox: np.ndarray, call: int) -> None:
 
 
 def ring(mailbox: np.ndarray, amount: int) -> None:
-    """Wake the owner if it sleeps; with CALL_BACK, it returns to Python."""
+    """Wake the owner if it sleeps. With CALL_BACK it returns to Python."""
     fetch_add(mailbox, BELL, amount)
     wake(mailbox, BELL)
 
@@ -333,9 +340,10 @@ def _wake_sleepers(call: np.ndarray, address: int) -> None:
 
 
 def rouse(mailbox: np.ndarray, taken: np.ndarray) -> bool:
-    """Wake the owner if it sleeps, so that it stands by, on none of the processors in the set ``taken``. False if only
-    Python reaches it, or must bring it to another
-    processor: one on which this thread may run, or one that is less busy."""
+    """Wake the owner if it sleeps, so that it stands by on a processor that is not in the set ``taken``.
+
+    False if only Python can reach the owner, or if Python must move it to another processor: one on which this thread
+    may run, or one that is less busy."""
     state = load(mailbox, STATE)
     if state == AWAY or mailbox[ALLOWED] != processors() or (state == STANDING and load(mailbox, LEAVE)):
         return False
@@ -346,11 +354,12 @@ def rouse(mailbox: np.ndarray, taken: np.ndarray) -> bool:
 
 
 def publish(call: np.ndarray, address: int, boxes: int) -> None:
-    """Let the call's threads wake those of so many mailboxes to which it was posted; wake the first ones."""
+    """Let the threads of the call wake the owners of the mailboxes ``boxes`` to which it was posted, and wake the first
+    of them."""
     fetch_add(call, POSTED, boxes)
     _wake_sleepers(call, address)
 
 
 def run_call(call: np.ndarray) -> bool:
-    """Run this thread's part of a call; False where it found no memory."""
+    """Run this thread's part of a call. Returns False if the thread found no memory."""
     return call_team(call)

@@ -1,9 +1,10 @@
-"""Functions for compiled code that exist once a compiler is there: so a kernel's module is read without one.
+"""Functions for compiled code that are made only when a compiler needs them, so that a kernel's module can be imported
+without a compiler.
 
-A kernel's module declares compiled functions (``njit``) and asks the generator for others (``codegen.packer(bits)``). Where
-the engine's machine code was built before, nothing of that is needed in the process, and Numba may not even be installed.
-So these names stand for what they will be: a ``Deferred`` makes the function when Numba first meets it in code that it
-compiles, or when Python calls it. Numba asks every value for its type (``_numba_type_``), and finds here what it inlines.
+A kernel's module declares compiled functions (``njit``) and gets others from the generator (``codegen.packer(bits)``).
+If the engine's machine code was built before, the process needs none of them, and Numba may not be installed. So each
+of these names is a ``Deferred``: it makes the function when Numba first meets it in code that it compiles, or when
+Python calls it. Numba reads the attribute ``_numba_type_`` of every value, and so finds the function that it inlines.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _untold: list[Callable[[], object]] = []
 
 
 class Deferred:
-    """What ``make()`` returns, once it is needed."""
+    """A stand-in for the result of ``make()``, which is called when the result is first needed."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
 
     @cached_property
     def real(self) -> Any:
-        """The function itself."""
+        """The function that ``make()`` returns."""
         tell_compiler()
         return self._make()
 
@@ -63,9 +64,10 @@ apart: list[Deferred] = []
 
 
 def njit(*, stays_apart: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """``numba.njit`` with these options, deferred. A function that ``stays_apart`` is called where it is built before, and
-    never made a part of its caller: where sums may be reordered, or multiplied and added at once, the bits of a result
-    would depend on who calls."""
+    """``numba.njit`` with these options, deferred.
+
+    A function that ``stays_apart`` is compiled separately and never inlined into its caller. This is for code whose
+    sums may be reordered or fused with multiplications: inlined, the bits of a result would depend on the caller."""
 
     def declare(function: Callable[..., Any]) -> Any:
         jitted = _Jitted(function, options)
@@ -77,13 +79,13 @@ def njit(*, stays_apart: bool = False, **options: Any) -> Callable[[Callable[...
 
 
 def register_jitable(function: Function) -> Function:
-    """The function itself, which compiled code may call, too: ``numba.extending.register_jitable``, deferred."""
+    """``numba.extending.register_jitable``, deferred: compiled code can also call the function."""
     _untold.append(lambda: _extending().register_jitable(function))
     return function
 
 
 def overload(function: Callable[..., Any]) -> Callable[[Function], Function]:
-    """What compiled code calls in place of ``function``: ``numba.extending.overload``, deferred."""
+    """``numba.extending.overload``, deferred: compiled code calls the decorated function instead of ``function``."""
 
     def register(chosen: Function) -> Function:
         _untold.append(lambda: _extending().overload(function)(chosen))
@@ -93,12 +95,12 @@ def overload(function: Callable[..., Any]) -> Callable[[Function], Function]:
 
 
 def generated(module: str, name: str) -> Any:
-    """A function of the generator that compiled code calls."""
+    """A function of the generator, deferred, that compiled code calls."""
     return Deferred(lambda: _from_generator(module, name))
 
 
 def generator(module: str, name: str, results: int = 1) -> Callable[..., Any]:
-    """A function of the generator that makes one or several such functions."""
+    """A function of the generator, deferred, that makes one or several functions for compiled code."""
 
     def make(*arguments: Any, **named: Any) -> Any:
         made = Deferred(
@@ -113,7 +115,8 @@ def generator(module: str, name: str, results: int = 1) -> Callable[..., Any]:
 
 
 def tell_compiler() -> None:
-    """Tell Numba of what was declared since the last time; to be called before anything is compiled."""
+    """Register everything that was declared since the last call with Numba. It must be called before anything is
+    compiled."""
     importlib.import_module("tilewright.cpu.codegen.jit")  # first: it says for what processor is compiled
     while _untold:
         _untold.pop(0)()

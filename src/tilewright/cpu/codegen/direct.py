@@ -1,4 +1,5 @@
-"""Tiles of C computed from the operands where they lie: nothing is packed, and there is a tile for every remainder."""
+"""Tiles of C that are computed directly from the operands: nothing is packed, and there is a tile for every
+remainder."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def _real_parts(typingctx: Any, pointer: Any) -> Any:  # noqa: ARG001
 def row_times_i(vector_bits: int) -> Callable[..., None]:
     """An intrinsic ``times_i(source, target, count)``: ``count`` real numbers, pairs (x, y), become pairs (−y, x).
 
-    ``count`` is a whole number of vectors. No rounding: only signs and positions change.
+    ``count`` is a whole number of vectors. Nothing is rounded, because only signs and positions change.
     """
 
     @intrinsic
@@ -58,7 +59,8 @@ def _emit_row(vectors: Vectors, source: Any, target: Any, count: Any) -> None:
 
 
 def times_i(vectors: Vectors, pairs: Any) -> Any:
-    """Pairs (x, y) of one vector → pairs (−y, x): no rounding, only signs and positions change."""
+    """Turn pairs (x, y) of one vector into pairs (−y, x). Nothing is rounded, because only signs and positions
+    change."""
     lanes, builder = vectors.lanes, vectors.builder
     # −y from the negative, x as it is.
     swapped = [lane ^ 1 if lane % 2 else lanes + (lane ^ 1) for lane in range(lanes)]
@@ -121,27 +123,29 @@ class _TileArguments(NamedTuple):
 
 
 def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]:
-    """Any tile of C that the registers hold, straight from the operands, as an intrinsic
+    """An intrinsic that computes any tile of C that fits into the registers, directly from the operands:
 
         tile(size, (a, a_row, a_column), (b, b_row), (c, c_row), (count, a_next, b_next, c_next), ahead)
 
-    - It writes C = A·B for ``size``, which is (rows, vectors, columns, k), never reading C; k may be 0. The columns take so
-      many vectors, the last of which may be partial: 1 ≤ vectors ≤ len(heights), 1 ≤ rows ≤ heights[vectors − 1].
-    - ``a``, ``b`` and ``c`` are pointers, each followed by its strides: any for A; B and C have unit stride along a row.
-    - It does the same for ``count`` − 1 more products, whose operands lie ``a_next``, ``b_next`` and ``c_next`` bytes after
-      those of the previous product.
-    - ``ahead`` is PLACES times a pointer and a number of bytes: at each step of k, the line at each pointer is prefetched
-      into L2, and the pointer moves on by so many bytes, through all products. So what later tiles need comes from memory
-      during this one.
-      A pointer may lie outside any array. Tiles of at most half the greatest height, up to LOW, prefetch nothing: where C
-      is cut into even steps, none has a tile below it. The others prefetch rows of B, too, into the first-level cache.
+    - It writes C = A·B for ``size``, which is (rows, vectors, columns, k), and never reads C; k may be 0. The columns
+      take ``vectors`` vectors, the last of which may be partial: 1 ≤ vectors ≤ len(heights), 1 ≤ rows ≤ heights[vectors
+      − 1].
+    - ``a``, ``b`` and ``c`` are pointers, each followed by its strides. A may have any strides; B and C have unit
+      stride along a row.
+    - It does the same for ``count`` − 1 further products, whose operands are ``a_next``, ``b_next`` and ``c_next``
+      bytes after those of the previous product.
+    - ``ahead`` has PLACES pairs of a pointer and a number of bytes. At each step of k, the line at each pointer is
+      prefetched into L2, and the pointer advances by that number of bytes, through all products. So the data of later
+      tiles come from memory during this tile. A pointer may be outside any array. Tiles of at most half the greatest
+      height, up to LOW, prefetch nothing, because none has a tile below it when C is cut into even steps. The other
+      tiles also prefetch rows of B into the first-level cache.
 
-    With ``vector_bits`` 512 the last vector is always masked, which costs nothing there, and half a vector where that is
-    enough. AVX2's masked loads are slow and NEON has none, so for these there are tiles of whole vectors as well as masked
-    ones.
+    With ``vector_bits`` 512 the last vector is always masked, which takes no extra time; it is half a vector if that is
+    enough. AVX2's masked loads are slow and NEON has none, so for these there are tiles of whole vectors and masked
+    tiles.
 
-    Each size of tile is a function of its own, selected by a table, so no tile computes a row that is not needed. Every tile
-    sums an element over k in order: its bits do not depend on how C was cut.
+    Each size of tile is a separate function, selected by a table, so no tile computes a row that is not needed. Every
+    tile sums an element over k in order, so the element's bits do not depend on how C was cut.
     """
 
     @intrinsic

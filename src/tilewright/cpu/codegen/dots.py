@@ -1,7 +1,7 @@
 """The innermost loop for narrow elements: a word of 32 bits holds a group of steps of k, and one instruction adds the
 products of two such groups to a sum of 32 bits.
 
-An instruction is known by its name on x86:
+An instruction is called by its name on x86:
 
     vpdpbusd    4 products of an unsigned and a signed 8-bit integer (AVX512-VNNI, AVX-VNNI)
     vpdpwssd    2 products of signed 16-bit integers (the same)
@@ -9,10 +9,11 @@ An instruction is known by its name on x86:
     vdpbf16ps   2 products of bfloat16, one multiply-add after the other, the upper half first (AVX512-BF16)
     vfmadd      the same 2 multiply-adds, of halves that are widened to float32 first
 
-Sums of integers are exact modulo 2³². ``vdpbf16ps`` rounds each multiply-add to nearest, as ``vfmadd`` does, but takes
-denormal operands for zeros and returns zero instead of a denormal sum. It returns the same bits where neither occurs; this
-is so where no product of two elements has an exponent below −112: each such product is a multiple of 2⁻¹²⁶ (a bfloat16 has 7
-bits behind the point), so every rounded sum is one too, and none of them is denormal.
+Sums of integers are exact modulo 2³². ``vdpbf16ps`` rounds each multiply-add to nearest, as ``vfmadd`` does. But it
+treats denormal operands as zeros, and returns zero instead of a denormal sum. If neither occurs, it returns the same
+bits. Neither occurs if no product of two elements has an exponent below −112. Then each such product is a multiple of
+2⁻¹²⁶, because a bfloat16 has 7 bits behind the point. So every rounded sum is such a multiple, too, and none of them is
+denormal.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ Instruction = str | Mapping[int, str]
 
 
 class DotVectors(Vectors):
-    """Vectors of words: ``multiply_add(x, y, z)`` adds the products of the groups in ``x`` and ``y`` to the sums ``z``.
+    """Vectors of words. ``multiply_add(x, y, z)`` adds the products of the groups in ``x`` and ``y`` to the sums ``z``.
 
-    ``x`` is of A and ``y`` of B. Of vpdpbusd's operands that of A is signed, unless ``signed_a`` is False, and that of
-    B is not.
+    ``x`` belongs to A and ``y`` to B. For vpdpbusd the elements of A are signed and those of B unsigned; if
+    ``signed_a`` is False it is the other way round.
     """
 
     def __init__(self, builder: Any, scalar: Any, lanes: int, instruction: str, *, signed_a: bool = True) -> None:
@@ -48,7 +49,7 @@ class DotVectors(Vectors):
         self.instruction, self.signed_a = instruction, signed_a
 
     def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
-        """z + the sum of the products of each group."""
+        """z plus the sum of the products of each group."""
         words = Vectors(self.builder, I32, self.lanes)
         x, y = (self.builder.bitcast(value, words.vector) for value in (x, y))
         if self.instruction == "vfmadd":
@@ -93,9 +94,10 @@ class _DotEmitter(MicroKernelEmitter):
 def dot_kernel(mr: int, nv: int, vector_bits: int, instruction: Instruction, *, unroll: int = 1) -> Callable[..., None]:
     """``edge_kernel`` for words: an intrinsic ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns, start)``.
 
-    ``kc`` and the distances count words. ``c`` points to the sums: int32, or float32 for bfloat16. Those of row r begin with
-    ``start[r]``. The type of ``a`` may be that of the elements in the words (``pointer_as``): their width selects the
-    instruction. If they are unsigned 8-bit integers, those of B are signed, otherwise unsigned.
+    ``kc`` and the distances count words. ``c`` points to the sums, which are int32, or float32 for bfloat16. The sums
+    of row r begin with ``start[r]``. The type of ``a`` may be that of the elements in the words (``pointer_as``); their
+    width then selects the instruction. If they are unsigned 8-bit integers, the elements of B are read as signed,
+    otherwise as unsigned.
     """
 
     @intrinsic
@@ -130,10 +132,10 @@ def dot_kernel(mr: int, nv: int, vector_bits: int, instruction: Instruction, *, 
 
 
 def less_dot(vector_bits: int) -> Callable[..., int]:
-    """An intrinsic ``less(count, words, word, matrix)``: −Σ (``word`` · each of the words), by vpdpbusd.
+    """An intrinsic ``less(count, words, word, matrix)`` that computes −Σ (``word`` · each of the words) by vpdpbusd.
 
-    The words hold elements of the type of ``matrix``, a matrix of 8-bit integers, and ``word`` those of the other kind: this
-    is the product of a row of A and a column of equal elements, with its sign changed.
+    The words hold elements of the type of ``matrix``, a matrix of 8-bit integers. ``word`` holds elements of the other
+    signedness. The result is the negative of the product of a row of A and a column of equal elements.
     """
 
     @intrinsic
@@ -158,10 +160,10 @@ def less_dot(vector_bits: int) -> Callable[..., int]:
 
 
 def least_magnitude(vector_bits: int) -> Callable[..., int]:
-    """An intrinsic ``least(count, words)``: the least of the bits of |x|, less 1, over all x ≠ 0 of ``count`` pairs of
+    """An intrinsic ``least(count, words)``: the bits of the smallest |x|, minus 1, over all x ≠ 0 of ``count`` pairs of
     16-bit floats; 65,535 if all are zeros.
 
-    Without their sign, the bits of floats are ordered as the floats are; less 1, zero becomes the largest.
+    Without the sign, the bits of floats have the same order as the floats. Subtracting 1 makes zero the largest number.
     """
 
     @intrinsic

@@ -1,8 +1,8 @@
-"""Products of operands where they lie, unpacked: tiles of C, and loops that read a matrix once, in long runs of unit stride.
+"""Products of operands without packing: tiles of C, and loops that read a matrix once, in long runs of unit stride.
 
-With one multiply-add per load, the processor executes loads so far ahead that the hardware prefetchers keep up, and every
-prefetch instruction cost time. With six, its out-of-order window is full of arithmetic that waits: then prefetching the same
-part of the next few rows raises the bandwidth by half.
+With one multiply-add for each load, the processor executes loads so far ahead that the hardware prefetchers keep up;
+prefetch instructions only cost time. With six multiply-adds for each load, its out-of-order window is full of waiting
+arithmetic. Then prefetching the same part of the next few rows raises the bandwidth by half.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from .vectors import I32, I64, Values, Vectors, counted_loop, emitted, row_point
 
 
 def row_dots(rows: int, columns: int, chains: int, vector_bits: int, *, ahead: int = 0) -> Callable[..., None]:
-    """Dot products of rows of X with rows of Y, both of unit stride along k; vectors of partial sums stay in registers.
+    """Dot products of rows of X with rows of Y, both with unit stride along k. Vectors of partial sums stay in
+    registers.
 
-    The result is an intrinsic ``dots(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)``:
-    ``z[i, j] = Σ x[i, p]·y[j, p]`` for i < ``x_live`` ≤ ``rows``, j < ``y_live`` ≤ ``columns`` (both at least 1) and
-    p < ``kc``; added to what is there unless ``accumulate`` is 0. Strides count elements. ``chains`` vectors along k are
-    summed separately, for tiles whose rows · columns are too few to keep the multipliers busy. What lies ``ahead`` elements
-    further in X is prefetched into the second-level cache, if ``ahead`` is not 0.
+    The result is an intrinsic ``dots(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)``: ``z[i,
+    j] = Σ x[i, p]·y[j, p]`` for i < ``x_live`` ≤ ``rows``, j < ``y_live`` ≤ ``columns`` (both at least 1) and p <
+    ``kc``; unless ``accumulate`` is 0 the old z is added. Strides count elements. ``chains`` vectors along k are summed
+    separately, for tiles with too few rows · columns to keep the multipliers busy. If ``ahead`` is not 0, the elements
+    of X that are ``ahead`` elements further are prefetched into the second-level cache.
     """
 
     def emit(
@@ -82,11 +83,11 @@ def _write_sums(
 
 
 def row_updates(rows: int, steps: int, vector_bits: int, *, ahead: int = 0) -> Callable[..., None]:
-    """Rows of X, scaled, added to rows of Z, both of unit stride.
+    """Adds scaled rows of X to rows of Z, both with unit stride.
 
-    The result is an intrinsic ``update(count, x, x_row, y, y_row, y_column, z, z_row, live)``:
-    ``z[i, j] += Σ y[i, q]·x[q, j]`` for i < ``live`` ≤ ``rows`` (at least 1), q < ``steps`` and j < ``count``. Strides count
-    elements. The rows · steps elements of Y stay in registers, X is read once. ``ahead``: as in ``row_dots``.
+    The result is an intrinsic ``update(count, x, x_row, y, y_row, y_column, z, z_row, live)``: ``z[i, j] += Σ y[i,
+    q]·x[q, j]`` for i < ``live`` ≤ ``rows`` (at least 1), q < ``steps`` and j < ``count``. Strides count elements. The
+    rows · steps elements of Y stay in registers, and X is read once. ``ahead`` is that of ``row_dots``.
     """
 
     def emit(
@@ -131,7 +132,8 @@ def row_updates(rows: int, steps: int, vector_bits: int, *, ahead: int = 0) -> C
 
 
 def stream_store(vectors: Vectors, value: Any, pointer: Any, elements: Any) -> None:
-    """A store past the caches, for elements that are written once; the address must be a multiple of a vector.
+    """A store that bypasses the caches, for elements that are written once. The address must be a multiple of the
+    vector size.
 
     Other threads may read the elements once the thread that stored them has called ``settle``.
     """
@@ -141,11 +143,11 @@ def stream_store(vectors: Vectors, value: Any, pointer: Any, elements: Any) -> N
 
 
 def deinterleave(columns: int, vector_bits: int) -> Callable[..., None]:
-    """Shuffle a narrow row-major matrix into columns of unit stride.
+    """Copies a narrow row-major matrix to columns of unit stride, by shuffles.
 
     The result is an intrinsic ``deinterleave(count, source, target, target_row)``: ``target[j · target_row + p] =
-    source[p · columns + j]`` for p < ``count``. It writes whole vectors of ``target``: after the ``count`` elements, up to
-    lanes − 1 elements are overwritten with zeros.
+    source[p · columns + j]`` for p < ``count``. It writes whole vectors of ``target``, so up to lanes − 1 elements
+    after the ``count`` elements are overwritten with zeros.
     """
 
     def emit(vectors: Vectors, count: Any, source: Any, target: Any, target_row: Any) -> None:
@@ -213,14 +215,16 @@ settle: Callable[..., None] = _settle
 def tile_in_place(
     rows: int, nv: int, vector_bits: int, *, prefetch: bool = False, stream: bool = False
 ) -> Callable[..., None]:
-    """A tile of ``rows`` × ``nv`` vectors, summed over k in registers, from an A of any strides and a B of unit stride.
+    """A tile of ``rows`` × ``nv`` vectors, summed over k in registers, from an A with any strides and a B with unit
+    stride.
 
     The result is an intrinsic ``tile(kc, a, a_row, a_step, live, b, b_step, columns, c, c_row, accumulate)``:
     ``c[i, j] = Σ a[i, p]·b[p, j]`` for p < ``kc``, i < ``live`` ≤ ``rows`` and j < ``columns`` ≤ nv · lanes, both at least
     1; added to what is there unless ``accumulate`` is 0. Strides count elements. Nothing else is read or written.
 
-    With ``prefetch`` two more arguments, ``a_ahead`` and ``b_ahead``, are the distances of prefetches in elements. With
-    ``stream`` C is written past the caches: its rows must begin on multiples of a vector, and ``columns`` fill the tile.
+    With ``prefetch`` there are two more arguments, ``a_ahead`` and ``b_ahead``: the distances of prefetches in
+    elements. With ``stream`` the stores to C bypass the caches; the rows of C must begin at multiples of the vector
+    size, and ``columns`` must fill the tile.
     """
 
     def emit(
@@ -334,9 +338,11 @@ class _InPlaceTile:
 
 
 def stack_buffer(size: int) -> Callable[..., Any]:
-    """An intrinsic ``buffer(like)``: a pointer to ``size`` elements of ``like``'s dtype on the stack, 64-byte aligned.
+    """An intrinsic ``buffer(like)``: a 64-byte aligned pointer to ``size`` elements of the dtype of ``like`` on the
+    stack.
 
-    They are uninitialised and last until the calling function returns; for kernels that must not allocate.
+    The elements are uninitialised and exist until the calling function returns. This is for kernels that must not
+    allocate.
     """
 
     @intrinsic

@@ -1,6 +1,6 @@
-"""For what processor Numba compiles in this process.
+"""The processor for which Numba compiles in this process.
 
-Where the machine's description takes instruction sets away, the compiler does without them, too.
+If the machine's description removes instruction sets, the compiler does not use them.
 """
 
 from __future__ import annotations

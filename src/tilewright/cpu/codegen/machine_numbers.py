@@ -17,7 +17,7 @@ for_library = False
 
 
 def reader(name: str, value: int) -> Any:
-    """A function for compiled code without arguments that returns the number."""
+    """A function without arguments, for compiled code, that returns the number."""
 
     @intrinsic
     def read(typingctx: Any) -> Any:  # noqa: ARG001

@@ -1,4 +1,4 @@
-"""The words by which threads in machine code and Python talk to each other: mailboxes, calls, and sets of processors."""
+"""The words with which threads in machine code and Python communicate: mailboxes, calls, and sets of processors."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from .vectors import Vectors
 
 @nb.njit(nogil=True)
 def aligned_buffer(size: int, like: np.ndarray) -> np.ndarray:
-    """An uninitialised 1-D array of ``size`` elements of ``like``'s dtype that starts on a 64-byte boundary."""
+    """An uninitialised 1-D array of ``size`` elements of the dtype of ``like``, which begins on a 64-byte boundary."""
     itemsize = like.itemsize
     raw = np.empty(size + ALIGNMENT // itemsize, dtype=like.dtype)
     skip = (-raw.ctypes.data % ALIGNMENT) // itemsize
@@ -128,8 +128,8 @@ prefetch_for_write: Callable[..., None] = _prefetch_for_write
 
 
 def has_rows(matrix: np.ndarray | tuple[np.ndarray, ...]) -> bool:
-    """For compiled code: whether the neighbours of a row lie closer than those of a column, of a matrix or of the first
-    element of a tuple."""
+    """For compiled code: whether the elements of a row are closer together than those of a column. ``matrix`` is a
+    matrix, or a tuple whose first element is one."""
     raise NotImplementedError
 
 

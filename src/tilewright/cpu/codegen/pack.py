@@ -1,7 +1,7 @@
 """Packing: copies part of a matrix of any strides to consecutive rows, with vector instructions.
 
-Where neighbours in memory are neighbours in a row (forwards or backwards), rows are copied; where they are neighbours in
-a column, squares are transposed in registers. A matrix that has neither is gathered element by element.
+If the elements of a row are contiguous, forwards or backwards, rows are copied. If the elements of a column are
+contiguous, squares are transposed in registers. Any other matrix is gathered element by element.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .vectors import I8, I32, Vectors, bits_of
 
 
 def square_transpose(vector_bits: int) -> Callable[..., None]:
-    """An intrinsic ``transpose(source, stride, target, ld)`` that moves a square through registers.
+    """An intrinsic ``transpose(source, stride, target, ld)`` that transposes a square in registers.
 
-    The square has as many rows and columns as a vector has lanes. ``source`` points to its first element; elements of a
-    column follow each other, columns lie ``stride`` bytes apart. ``target`` receives the rows, ``ld`` elements apart.
-    Both numbers may be negative.
+    The square has as many rows and columns as a vector has lanes. ``source`` points to its first element. The elements
+    of a column are contiguous, and columns are ``stride`` bytes apart. ``target`` receives the rows, ``ld`` elements
+    apart. Both distances may be negative.
     """
 
     @intrinsic
@@ -57,7 +57,7 @@ def _emit(vectors: Vectors, source: Any, stride: Any, target: Any, ld: Any) -> N
 
 
 def exchanged(builder: Any, columns: list[Any]) -> list[Any]:
-    """The rows of a square whose columns are these vectors: as many as each has lanes."""
+    """The rows of a square whose columns are these vectors. There are as many vectors as each has lanes."""
     rows, lanes, block = list(columns), len(columns), 1
     while block < lanes:
         low, high = exchange(lanes, block)
@@ -84,8 +84,8 @@ def _mask(lanes: list[int]) -> Any:
 
 
 def strided_copy(vector_bits: int) -> Callable[..., None]:
-    """An intrinsic ``copy(source, stride, target)``: as many elements as a vector has lanes, ``stride`` bytes apart, side by
-    side."""
+    """An intrinsic ``copy(source, stride, target)``: it copies as many elements as a vector has lanes, which are
+    ``stride`` bytes apart, to contiguous elements."""
 
     @intrinsic
     def copy(typingctx: Any, source: Any, stride: Any, target: Any) -> Any:  # noqa: ARG001
@@ -108,10 +108,11 @@ def strided_copy(vector_bits: int) -> Callable[..., None]:
 
 
 def vector_copy(vector_bits: int, *, backwards: bool = False) -> Callable[..., None]:
-    """An intrinsic ``copy(source, target, ahead)`` of one vector, which prefetches what lies ``ahead`` elements after
-    ``source``.
+    """An intrinsic ``copy(source, target, ahead)`` that copies one vector, and prefetches the line ``ahead`` elements
+    after ``source``.
 
-    With ``backwards`` it is reversed: ``source`` points to the first element of ``target``; the others precede it in memory.
+    With ``backwards`` the vector is reversed: ``source`` points to the element that becomes the first of ``target``,
+    and the others precede it in memory.
     """
 
     @intrinsic
@@ -145,13 +146,14 @@ _ROWS_AHEAD = 2
 def packer(vector_bits: int) -> Callable[..., None]:
     """A compiled function ``pack(source, top, rows, left, columns, target, at, ld)``.
 
-    It writes ``target[at + r·ld + s] = source[top + r, left + s]`` for all ``rows`` and ``columns``: ``source`` is a matrix
-    of any strides, ``target`` a contiguous array of the same dtype. If ``ld`` exceeds the number of columns, the elements
-    between the rows are not written.
+    It writes ``target[at + r·ld + s] = source[top + r, left + s]`` for all ``rows`` and ``columns``. ``source`` is a
+    matrix with any strides, and ``target`` is a contiguous array of the same dtype. If ``ld`` is larger than the number
+    of columns, the elements between the rows are not written.
 
-    A matrix is rarely in a near cache, and each row may lie on a page of its own, where no processor prefetches: so while
-    a row is copied, the row below is prefetched, and beside a short row what follows it, for that is packed next. It makes
-    packing 1.4 to 2 times as fast, and a product of 1000³ 4 % faster.
+    A matrix is rarely in a near cache, and each row may be on another page, so that the hardware does not prefetch it.
+    Therefore the row below is prefetched while a row is copied. For a short row, the elements that follow it are
+    prefetched, too, because they are packed next. This makes packing 1.4 to 2 times as fast, and a product of 1000³ 4 %
+    faster.
     """
     transpose = square_transpose(vector_bits)
     gather = strided_copy(vector_bits)

@@ -1,4 +1,4 @@
-"""Multiply-adds only, to measure the most that a core can do."""
+"""A loop of multiply-adds alone, which measures the highest rate of a core."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from .vectors import I32, Vectors, bits_of
 
 
 def fma_chains(chains: int, vector_bits: int) -> Callable[..., None]:
-    """Nothing but fused multiply-adds: the arithmetic peak of a core, as an intrinsic ``run(steps, x)``.
+    """An intrinsic ``run(steps, x)`` that does only fused multiply-adds, to measure the arithmetic peak of a core.
 
-    ``x`` points to two scalars of float32 or float64, multiplier and addend; the first is overwritten at the end, so
-    that the compiler cannot remove the loop. Each step does ``chains`` independent vector FMAs, all operands in registers.
+    ``x`` points to two float32 or float64 scalars: the multiplier and the addend. The first is overwritten at the end,
+    so that the compiler cannot remove the loop. Each step does ``chains`` independent vector FMAs, with all operands in
+    registers.
     """
 
     @intrinsic

@@ -1,7 +1,7 @@
-"""Numbers of the machine for compiled code: sizes of caches and blocks, and numbers of cores.
+"""Numbers of the machine that compiled code uses: sizes of caches and blocks, and numbers of cores.
 
-Code that is compiled in the process has them as constants. Code that is built before reads them where the library keeps
-them, because it runs on machines with other caches; the process writes them there when it loads the library.
+Code that is compiled in the process has them as constants. Code that was built before reads them from the library's
+memory, because it runs on machines with different caches. The process writes them there when it loads the library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SETTINGS: dict[str, int] = {}
 
 
 class Setting(Deferred):
-    """A number that compiled code, and Python, gets by calling this."""
+    """A number of the machine. Compiled code and Python get the number by calling this object."""
 
     def __init__(self, name: str, value: int) -> None:
         self.value = int(value)
@@ -26,7 +26,9 @@ class Setting(Deferred):
 
 
 def setting(name: str, value: int) -> Setting:
-    """A number of the machine under a name that no other has. Kernels that are loaded again, to try another blocking, are
-    compiled in the process and leave the library's number as it is."""
+    """A number of the machine under a unique name.
+
+    Kernels that are loaded again, to try another blocking, are compiled in the process; they do not change the number
+    in the library."""
     SETTINGS.setdefault(name, int(value))
     return Setting(name, value)

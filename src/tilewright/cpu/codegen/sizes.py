@@ -1,4 +1,5 @@
-"""Numbers that kernels and the generator share, apart from both: to read them needs no compiler."""
+"""Numbers that kernels and the generator share. They are in a separate module so that reading them needs no
+compiler."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The inner loops of a scheme such as Strassen's: operands are summed while they are packed, a tile is added to several.
+"""The inner loops of a scheme such as Strassen's: operands are summed while they are packed, and a finished tile is
+added to several tiles of C.
 
-A product of such a scheme is (±A₁ ± A₂ …)·(±B₁ ± B₂ …), added with signs to several blocks of C. Operands are copied into
-panels anyway, so their sums need no memory of their own. A finished tile is in registers anyway, from which it is added to
-every place that the scheme names.
+A product of such a scheme is (±A₁ ± A₂ …)·(±B₁ ± B₂ …), which is added with signs to several blocks of C. Operands are
+copied into panels anyway, so their sums need no further memory. A finished tile is in registers anyway, and from there
+it is added to every place that the scheme names.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _FIELDS = 3
 def spreading_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: int = 1) -> Callable[..., None]:
     """A micro-kernel whose result is added, with signs, to several tiles in memory.
 
-    The result is an intrinsic ``micro(kc, a, b, tiles, terms, count)``, where ``kc``, ``a`` and ``b`` are those of
-    ``micro_kernel``. ``tiles`` are contiguous, mr × nv vectors each, one after another. ``terms`` points to three 64-bit
-    integers for each of ``count`` terms: the number of a tile, the sign (1 or −1), and 1 where the tile is overwritten
-    without being read.
+    It returns an intrinsic ``micro(kc, a, b, tiles, terms, count)``, where ``kc``, ``a`` and ``b`` are those of
+    ``micro_kernel``. ``tiles`` are contiguous tiles of mr × nv vectors, one after another. ``terms`` points to three
+    64-bit integers for each of ``count`` terms: the number of a tile, the sign (1 or −1), and 1 if the tile is
+    overwritten without being read.
     """
 
     @intrinsic
@@ -74,9 +75,9 @@ class _SpreadTile(MicroKernelEmitter):
 
 
 def tile_adder(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
-    """Add a finished tile to C, as an intrinsic ``add(tile, c, ldc, sign, overwrite)``.
+    """An intrinsic ``add(tile, c, ldc, sign, overwrite)`` that adds a finished tile to C.
 
-    ``tile`` is contiguous; rows of C have unit stride and lie ``ldc`` elements apart. With ``overwrite`` C is not read.
+    ``tile`` is contiguous. Rows of C have unit stride and are ``ldc`` elements apart. With ``overwrite`` C is not read.
     """
 
     @intrinsic
@@ -97,7 +98,7 @@ def tile_adder(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
 
 
 def tile_prefetch(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
-    """Prefetch a tile of C that will be written soon, as an intrinsic ``prefetch(c, ldc)``."""
+    """An intrinsic ``prefetch(c, ldc)`` that prefetches a tile of C that will be written soon."""
 
     @intrinsic
     def prefetch(typingctx: Any, c: Any, ldc: Any) -> Any:  # noqa: ARG001
@@ -115,10 +116,10 @@ def tile_prefetch(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
 
 
 def row_adder(vector_bits: int) -> Callable[..., None]:
-    """Add one row to a sum of rows, as an intrinsic ``add(target, source, count, sign, overwrite, ahead)``.
+    """An intrinsic ``add(target, source, count, sign, overwrite, ahead)`` that adds one row to a sum of rows.
 
-    target[x] = sign·source[x], plus target[x] unless ``overwrite`` is set, for x < ``count``. The elements that lie
-    ``ahead`` after those of the source are prefetched: the row that will be added next.
+    For x < ``count`` it computes target[x] = sign·source[x], plus the old target[x] unless ``overwrite`` is set. The
+    elements that are ``ahead`` after those of the source are prefetched: they are the row that is added next.
     """
 
     @intrinsic
@@ -147,11 +148,12 @@ def row_adder(vector_bits: int) -> Callable[..., None]:
 
 
 def combiner(coefficients: Sequence[Sequence[int]], vector_bits: int) -> Callable[..., None]:
-    """The sums that a scheme multiplies, as an intrinsic ``combine(source, source_ld, target, target_ld, count)``.
+    """An intrinsic ``combine(source, source_ld, target, target_ld, count)`` that computes the sums that a scheme
+    multiplies.
 
-    ``coefficients`` has a row for each sum and a column for each term, of 0, 1 and −1. The terms are rows of ``count``
-    elements, ``source_ld`` elements apart; the sums go to rows ``target_ld`` elements apart. ``count`` is rounded up to
-    whole vectors.
+    ``coefficients`` has one row for each sum and one column for each term; its numbers are 0, 1 and −1. The terms are
+    rows of ``count`` elements, ``source_ld`` elements apart. The sums are written to rows ``target_ld`` elements apart.
+    ``count`` is rounded up to whole vectors.
     """
 
     @intrinsic

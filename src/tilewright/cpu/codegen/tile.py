@@ -13,20 +13,21 @@ from .vectors import I64, Vectors, bits_of
 
 
 def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: int = 1) -> Callable[..., None]:
-    """The innermost loop of a matrix product: an ``mr`` × ``nv``-vector tile of C held in registers over all of k.
+    """The innermost loop of a matrix product: a tile of C of ``mr`` rows × ``nv`` vectors stays in registers for all
+    steps of k.
 
     The result is an intrinsic ``micro(kc, a, b, c, ldc, accumulate)`` for pointers to floats, doubles or integers:
 
-    - ``a``: ``mr`` rows of ``kc`` elements, ``a_stride`` elements apart: a constant, so that every row is an offset in the
-      instruction and none needs a register;
-    - ``b``: a packed panel, ``kc`` × ``nv · lanes`` elements, one row of the tile after another;
-    - ``c``: the tile's first element, rows ``ldc`` elements apart, unit stride along a row;
-    - ``accumulate``: 0 overwrites C without reading it, anything else adds to it. ``kc`` is at least 1.
+    - ``a``: ``mr`` rows of ``kc`` elements, ``a_stride`` elements apart. ``a_stride`` is a constant, so every row is an
+      offset in the instruction and needs no register;
+    - ``b``: a packed panel of ``kc`` × ``nv · lanes`` elements, one row after another;
+    - ``c``: the first element of the tile, whose rows are ``ldc`` elements apart and have unit stride;
+    - ``accumulate``: 0 overwrites C without reading it, and any other number adds to C. ``kc`` is at least 1.
 
-    Each step of k loads ``nv`` vectors of B and, per row, broadcasts one element of A into ``nv`` fused
-    multiply-adds: an outer product that touches memory ``mr + nv`` times for ``mr · nv`` vector operations. ``unroll``
-    steps make one iteration of the loop. Every element of C is one chain of multiply-adds in the order of k: its bits do
-    not depend on the tile, nor on its position in the tile.
+    Each step of k loads ``nv`` vectors of B, and for each row broadcasts one element of A into ``nv`` fused
+    multiply-adds. This is an outer product, which reads memory ``mr + nv`` times for ``mr · nv`` vector operations.
+    ``unroll`` steps make one iteration of the loop. Every element of C is one chain of multiply-adds in the order of k,
+    so its bits depend neither on the tile nor on its position in the tile.
     """
 
     @intrinsic
@@ -47,16 +48,17 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: i
 def edge_kernel(
     mr: int, nv: int, vector_bits: int, *, unroll: int = 1, near: bool = False, follow: bool = False, pitch: int = 0
 ) -> Callable[..., None]:
-    """``micro_kernel`` for an A of any stride, ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)``.
+    """``micro_kernel`` for an A with any stride: ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)``.
 
-    ``columns`` are how many of the tile's columns lie inside C. ``b`` is as wide as the whole tile; its elements beyond
-    ``columns`` affect no element of C, and memory outside C is neither read nor written. A tile that lies inside C is
-    written without masks.
+    ``columns`` is the number of the tile's columns that are inside C. ``b`` is as wide as the whole tile. Its elements
+    beyond ``columns`` affect no element of C, and memory outside C is neither read nor written. A tile that is
+    completely inside C is written without masks.
 
-    Rows of ``b`` lie ``pitch`` vectors apart, by default as many as they have.
+    Rows of ``b`` are ``pitch`` vectors apart, by default without gaps.
 
-    Unless ``near``, which says that A and B are in L2, each step prefetches a later one of B, and iterations the rows of
-    A below. If ``follow``, each iteration prefetches the line ``ahead`` elements after its first one of B into L2.
+    Unless ``near``, which means that A and B are in L2, each step prefetches a later step of B, and each iteration rows
+    of A below the tile. With ``follow`` each iteration also prefetches the line that is ``ahead`` elements after its
+    first element of B into L2.
     """
 
     @intrinsic
@@ -98,7 +100,7 @@ _ROWS = 4
 
 
 class MicroKernelEmitter:
-    """Emits one micro-kernel: zeroed accumulators → loop over k → write-back."""
+    """Emits one micro-kernel: it zeroes the accumulators, loops over k, and writes the tile back."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class MicroKernelEmitter:
         self.near, self.ahead, self.pitch = near, ahead, pitch or nv
 
     def emit(self, kc: Any, a: Any, b: Any, c: Any, ldc: Any, accumulate: Any, columns: Any = None) -> None:
-        """Emit the whole tile; with ``columns``, only that many of its columns are written."""
+        """Emit the whole tile. With ``columns``, only this many of its columns are written."""
         builder, index = self.builder, kc.type
         tile = self._first_sums()
         iterations = builder.udiv(kc, index(self.unroll))

@@ -1,23 +1,24 @@
 """The innermost loop for narrow elements on tile registers (Intel AMX): one instruction multiplies two matrices of 1 KiB.
 
-A tile register has 16 rows of 16 words of 32 bits. ``C += A·B`` for three tiles is 16 × 16 sums over 16 words of k, each of
-which is a group of steps, as in ``cpu/codegen/dots.py``. A holds rows of the left operand as they lie in memory, B rows of
-the right one with a group of steps in each word: the layout in which ``word_packers`` packs it. An instruction is known by
-its name on x86:
+A tile register has 16 rows of 16 words of 32 bits. ``C += A·B`` for three tiles computes 16 × 16 sums over 16 words of
+k, each of which is a group of steps, as in ``cpu/codegen/dots.py``. A holds rows of the left operand as they are in
+memory. B holds rows of the right operand with a group of steps in each word, the layout in which ``word_packers`` packs
+it. An instruction is called by its name on x86:
 
     tdpbssd     4 products of signed 8-bit integers for each word; exact modulo 2³²
     tdpbuud     the same of unsigned ones
     tdpbf16ps   2 products of bfloat16 for each word, whose sums are float32
 
-``tdpbf16ps`` adds the even products of the 16 words in one chain of multiply-adds and the odd ones in another, then both
-chains, then that sum to C. A product of two bfloat16 is exact in float32, so this is a sum of exact products in some order,
-with at most k − 1 rounded additions on the way of any of them: the classical bound γ_k·(|A||B|) holds. The last bits are
-not those of float32's own chain. Denormal operands and sums are taken for zeros, whatever the processor's mode is. Neither
-occurs where no product of two elements has an exponent below −112: the reason that ``cpu/codegen/dots.py`` gives holds for
-sums in any order.
+``tdpbf16ps`` adds the even products of the 16 words in one chain of multiply-adds and the odd products in another. Then
+it adds both chains, and adds that sum to C. A product of two bfloat16 numbers is exact in float32. So this is a sum of
+exact products in some order, and each product goes through at most k − 1 rounded additions. Therefore the classical
+bound γ_k·(|A||B|) holds. The last bits differ from those of a single float32 chain.
 
-``VectorTiles`` does the same on any processor, by vectors and with tiles in memory. Its denormal numbers are numbers; where
-none occur its bits are those of the instructions. It is slow.
+Denormal operands and sums are treated as zeros in every mode of the processor. Neither occurs if no product of two
+elements has an exponent below −112; the reason that ``cpu/codegen/dots.py`` gives holds for sums in any order.
+
+``VectorTiles`` does the same on any processor, by vectors and with tiles in memory. It handles denormal numbers
+correctly; if none occur, its bits are those of the instructions. It is slow.
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ _POINTER = I8.as_pointer()
 
 
 class Tiles:
-    """Emits AMX instructions. Tiles are known by their numbers; pointers are to words, and strides count words."""
+    """Emits AMX instructions. Tiles are given by their numbers; pointers point to words, and strides count words."""
 
     def __init__(self, builder: Any, instruction: str) -> None:
         self.builder, self.instruction = builder, instruction
 
     def zero(self, tile: int) -> None:
-        """All elements of a tile become zero."""
+        """Set all elements of a tile to zero."""
         self._call("tilezero", I8(tile))
 
     def load(self, tile: int, pointer: Any, stride: Any) -> None:
-        """Rows of 16 words, ``stride`` words apart."""
+        """Load rows of 16 words, which are ``stride`` words apart, into a tile."""
         self._call("tileloadd64", I8(tile), *self._memory(pointer, stride))
 
     def store(self, tile: int, pointer: Any, stride: Any) -> None:
@@ -68,7 +69,7 @@ class Tiles:
 
 
 class VectorTiles(Tiles):
-    """The same operations by vectors: a tile is a kibibyte of the function's stack."""
+    """The same operations by vectors. A tile is 1 KiB on the function's stack."""
 
     def __init__(self, builder: Any, instruction: str) -> None:
         super().__init__(builder, instruction)
@@ -171,11 +172,13 @@ _NAMES = {"bfloat16": "tdpbf16ps", "int8": "tdpbssd", "uint8": "tdpbuud"}
 def tile_kernel(kind: type[Tiles]) -> Callable[..., None]:
     """An intrinsic ``block(kc, a, a_stride, b, b_stride, c, c_stride, more, down, across)``: up to 2 × 2 tiles of C.
 
-    ``kc`` and the strides count words; ``kc`` is a multiple of 16. ``down`` and ``across``, 1 or 2, are the tiles of C.
+    ``kc`` and the strides count words; ``kc`` is a multiple of 16. ``down`` and ``across`` are the numbers of tiles of
+    C: 1 or 2.
 
-    - ``a``: 16 rows for each tile down, as a pointer to elements: 8-bit integers, or 16-bit ones with the bits of bfloat16;
+    - ``a``: 16 rows for each tile down, as a pointer to elements: 8-bit integers, or 16-bit integers with the bits of
+      bfloat16;
     - ``b``: ``kc`` rows of 16 words for each tile across;
-    - ``c``: sums of 32 bits, to which products are added; with ``more`` = 0 they replace them.
+    - ``c``: sums of 32 bits, to which products are added; with ``more`` = 0 the products replace them.
 
     All 16 rows and columns of every tile are read and written.
     """
@@ -287,8 +290,8 @@ _CONFIGURATION = bytes([1, *[0] * 15, *[4 * TILE, 0] * 8, *[0] * 16, *[TILE] * 8
 
 
 def tile_state(kind: type[Tiles]) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Intrinsics ``begin()`` and ``end()``: a thread's tile registers exist between them, and a change of threads on the
-    processor costs more meanwhile. Those of ``VectorTiles`` do nothing."""
+    """Intrinsics ``begin()`` and ``end()``: a thread's tile registers exist between the two calls. While they exist,
+    switching threads on the processor takes longer. Those of ``VectorTiles`` do nothing."""
 
     def emit_begin(builder: Any) -> None:
         data = ir.Constant(ir.ArrayType(I8, len(_CONFIGURATION)), bytearray(_CONFIGURATION))

@@ -1,4 +1,4 @@
-"""What every generator here is made of: vectors of scalars in LLVM IR, and the loops around them."""
+"""The elements of all generators here: vectors of scalars in LLVM IR, and the loops around them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def bits_of(scalar: Any) -> int:
 class Vectors:
     """Emits operations on vectors of ``lanes`` scalars of one type, which is a float, a double or an integer.
 
-    Pointers are to scalars, offsets count scalars. No more than a scalar's alignment is assumed: operands are the caller's.
+    Pointers point to scalars, and offsets count scalars. Only a scalar's alignment is assumed, because operands belong
+    to the caller.
     """
 
     def __init__(self, builder: Any, scalar: Any, lanes: int) -> None:
@@ -35,38 +36,38 @@ class Vectors:
     # ---- memory ------------------------------------------------------------------------------------------------------
 
     def at(self, pointer: Any, elements: Any) -> Any:
-        """The address of the vector that lies ``elements`` (a number or a value) after ``pointer``."""
+        """The address of the vector that is ``elements`` (a constant or a value) after ``pointer``."""
         index = I64(elements) if isinstance(elements, int) else elements
         return self.builder.bitcast(self.builder.gep(pointer, [index]), self.vector.as_pointer())
 
     def load(self, pointer: Any, elements: Any = 0) -> Any:
-        """The vector that lies ``elements`` after ``pointer``."""
+        """The vector that is ``elements`` after ``pointer``."""
         load = self.builder.load(self.at(pointer, elements))
         load.align = self.itemsize
         return load
 
     def store(self, value: Any, pointer: Any, elements: Any = 0) -> None:
-        """Write a vector, ``elements`` after ``pointer``."""
+        """Write a vector ``elements`` after ``pointer``."""
         self.builder.store(value, self.at(pointer, elements)).align = self.itemsize
 
     def scalar_at(self, pointer: Any, elements: int) -> Any:
-        """The scalar that lies ``elements`` after ``pointer``."""
+        """The scalar that is ``elements`` after ``pointer``."""
         return self.builder.load(self.builder.gep(pointer, [I64(elements)]))
 
     def mask(self, count: Any) -> Any:
-        """The lanes below ``count``, a 64-bit value: none where it is 0 or less."""
+        """A mask of the lanes below ``count``, a 64-bit value. It has no lanes if ``count`` is 0 or less."""
         numbers = ir.Constant(ir.VectorType(I64, self.lanes), list(range(self.lanes)))
         limit = Vectors(self.builder, I64, self.lanes).broadcast(count)
         return self.builder.icmp_signed("<", numbers, limit)
 
     def load_masked(self, mask: Any, pointer: Any, elements: Any = 0) -> Any:
-        """A vector with zeros where ``mask`` is not set; memory is not accessed there."""
+        """Load a vector. Lanes that are not in ``mask`` are zero, and their memory is not accessed."""
         kind = ir.FunctionType(self.vector, [self.vector.as_pointer(), I32, mask.type, self.vector])
         function = self.declared(f"llvm.masked.load.{self._suffix}.p0", kind)
         return self.builder.call(function, [self.at(pointer, elements), I32(self.itemsize), mask, self.zero])
 
     def store_masked(self, mask: Any, value: Any, pointer: Any, elements: Any = 0) -> None:
-        """Write the lanes that ``mask`` sets; memory is not accessed for the others."""
+        """Write the lanes that are in ``mask``. The memory of the others is not accessed."""
         kind = ir.FunctionType(ir.VoidType(), [self.vector, self.vector.as_pointer(), I32, mask.type])
         function = self.declared(f"llvm.masked.store.{self._suffix}.p0", kind)
         self.builder.call(function, [value, self.at(pointer, elements), I32(self.itemsize), mask])
@@ -80,7 +81,7 @@ class Vectors:
     # ---- arithmetic --------------------------------------------------------------------------------------------------
 
     def broadcast(self, element: Any) -> Any:
-        """A vector whose lanes all are ``element``."""
+        """A vector whose lanes are all ``element``."""
         undefined = ir.Constant(self.vector, ir.Undefined)
         lane0 = self.builder.insert_element(undefined, element, I32(0))
         everywhere = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
@@ -100,7 +101,8 @@ class Vectors:
     # ---- the module --------------------------------------------------------------------------------------------------
 
     def declared(self, name: str, kind: Any) -> Any:
-        """An LLVM intrinsic by its name: llvmlite's declare_intrinsic supports neither vector nor opaque pointer types."""
+        """An LLVM intrinsic, by its name. llvmlite's declare_intrinsic supports neither vectors nor opaque pointer
+        types."""
         module = self.builder.module
         return module.globals.get(name) or ir.Function(module, kind, name)
 
@@ -115,8 +117,8 @@ Values = list[Any]
 
 
 def emitted(kinds: str, vector_bits: int, emit: Callable[..., None]) -> Callable[..., None]:
-    """An intrinsic whose code ``emit(vectors, *args)`` writes; ``kinds`` says of each argument whether it is an (i)nteger
-    or a (p)ointer to elements, all of one type: ``"ip"`` for ``f(count, x)``."""
+    """An intrinsic whose code ``emit(vectors, *args)`` writes. ``kinds`` has a letter for each argument: "i" for an
+    integer, "p" for a pointer to elements, all of the same type. ``"ip"`` is for ``f(count, x)``."""
 
     def run(typingctx: Any, *argument_types: Any) -> Any:  # noqa: ARG001
         pointer = argument_types[kinds.index("p")]
@@ -138,9 +140,10 @@ def emitted(kinds: str, vector_bits: int, emit: Callable[..., None]) -> Callable
 def counted_loop(
     builder: Any, start: Any, stop: Any, step: int, carried: Sequence[Any], body: Callable[[Any, Values], Values]
 ) -> tuple[Any, Values]:
-    """``body(index, values)`` → new values, for index = start, start + step, … while a whole step fits before ``stop``.
+    """Emit a loop: ``body(index, values)`` returns new values, for index = start, start + step, … as long as a whole
+    step fits before ``stop``.
 
-    Returns the index of the first step that did not fit, and the last values: ``carried`` if no step fitted.
+    Returns the index of the first step that did not fit, and the last values; these are ``carried`` if no step fitted.
     """
     before, head = builder.block, builder.append_basic_block("loop.head")
     inside, done = builder.append_basic_block("loop.body"), builder.append_basic_block("loop.done")
@@ -164,11 +167,12 @@ def counted_loop(
 def vector_loop(
     vectors: Vectors, count: Any, chains: int, carried: Sequence[Any], body: Callable[..., Values]
 ) -> Values:
-    """``body(index, values, load, store, chain)`` over ``count`` elements by vectors, ``chains`` in an iteration.
+    """Emit a loop of ``body(index, values, load, store, chain)`` over ``count`` elements by vectors, with ``chains``
+    vectors in an iteration.
 
-    ``load(pointer, index)`` and ``store(value, pointer, index)`` are masked for the last vector, if it is partial: elements
-    from ``count`` on are not accessed, and zeros are loaded. ``chain`` numbers the vectors of an iteration; those of the
-    remainder have chain 0.
+    If the last vector is partial, ``load(pointer, index)`` and ``store(value, pointer, index)`` are masked for it:
+    elements from ``count`` on are not accessed, and zeros are loaded. ``chain`` is the number of a vector within its
+    iteration; the vectors of the remainder have chain 0.
     """
     builder, lanes = vectors.builder, vectors.lanes
 
@@ -194,7 +198,8 @@ def vector_loop(
 
 
 def sum_of_lanes(vectors: Vectors, value: Any) -> Any:
-    """The sum of a vector's lanes as a scalar: halves are added until one lane is left, in the same order everywhere."""
+    """The sum of a vector's lanes as a scalar. Halves of the vector are added until one lane is left, in the same order
+    on all processors."""
     builder, lanes = vectors.builder, vectors.lanes
     while lanes > 1:
         lanes //= 2
@@ -207,7 +212,8 @@ def sum_of_lanes(vectors: Vectors, value: Any) -> Any:
 
 
 def row_pointers(builder: Any, first: Any, stride: Any, rows: int, live: Any) -> Values:
-    """Pointers to ``rows`` rows; those from the ``live``-th on repeat the last live one, so that all may be read."""
+    """Pointers to ``rows`` rows. After the first ``live`` rows the last of them is repeated, so that all pointers may
+    be read."""
     last = builder.sub(live, I64(1))
     pointers = []
     for row in range(rows):

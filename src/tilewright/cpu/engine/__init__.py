@@ -1,1 +1,1 @@
-"""The kernels that the library dispatches to by shape and dtype, and what they share."""
+"""What the engine's kernels have in common: how products are cut, jobs, tiles, edges, and triangles."""

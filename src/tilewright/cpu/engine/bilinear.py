@@ -1,6 +1,7 @@
 """Schemes that multiply 2×2 matrices of blocks with 7 products, as tables of terms, for any number of levels.
 
-A product is a signed sum of blocks of A times a signed sum of blocks of B; it is added, with signs, to blocks of C.
+Each of the 7 products multiplies a signed sum of blocks of A by a signed sum of blocks of B, and is added with signs to
+blocks of C.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ STRASSEN = (
 
 
 def scheme_of_levels(levels: int) -> Scheme:
-    """Strassen's scheme on ``levels`` levels: 7^levels products of blocks in a grid of 2^levels × 2^levels.
+    """Strassen's scheme on ``levels`` levels: 7^levels products of blocks, in a grid of 2^levels × 2^levels blocks.
 
     >>> scheme_of_levels(0)
     [([(0, 0, 1)], [(0, 0, 1)], [(0, 0, 1)])]
@@ -60,7 +61,8 @@ def _quarters(text: str) -> list[Term]:
 
 
 def coefficients(side: int) -> list[list[int]]:
-    """The scheme's sums of four quarters: a row for each product, a column for each of 11, 12, 21 and 22.
+    """The coefficients of the scheme's sums of four quarters: one row for each product, and one column for each of the
+    quarters 11, 12, 21 and 22.
 
     >>> coefficients(A)[:3]
     [[1, 0, 0, 1], [0, 0, 1, 1], [1, 0, 0, 0]]
@@ -70,10 +72,11 @@ def coefficients(side: int) -> list[list[int]]:
 
 
 def tables(schemes: Sequence[Scheme]) -> tuple[np.ndarray, np.ndarray]:
-    """The products of all ``schemes``, one after another, as arrays of integers that compiled code reads.
+    """The products of all ``schemes``, one scheme after another, as two arrays of integers that compiled code reads.
 
-    The first is [product, operand, term, (row, column, sign, first)]: ``first`` is 1 if no earlier product of the scheme is
-    added to that block of C. The second is [product, operand]: the number of terms.
+    The first array has the axes [product, operand, term, (row, column, sign, first)]; ``first`` is 1 if no earlier
+    product of the scheme is added to that block of C. The second array has the axes [product, operand] and holds
+    numbers of terms.
     """
     flat = [product for scheme in schemes for product in scheme]
     terms = np.zeros((len(flat), 3, max(len(side) for product in flat for side in product), 4), np.int64)

@@ -1,12 +1,14 @@
-"""How a product is cut for a team of threads: into groups of columns, panels, phases of k, bands of rows, and jobs.
+"""Cuts a product for a team of threads: into groups of columns, panels, phases of k, bands of rows, and jobs.
 
-C's columns are divided among groups of threads. Each group packs its own columns of B, so a line of packed B is written
-and read by one or two threads instead of all. Where 16 threads of a Xeon shared one panel, to pack it took a fifth of the
-time of float64 at 1,000³: before a thread can write a line, the caches of all others that read it must drop it.
+The columns of C are divided among groups of threads. Each group packs its own columns of B, so that a line of packed B
+is written and read by a few threads instead of all. When 16 threads of a Xeon shared one panel, packing it took a fifth
+of the time of a float64 product of 1,000³. The reason is that a thread can write a line only after the caches of all
+other threads that read it have dropped it.
 
-A group's columns are cut into panels and k into phases, whose sizes NC and KC fit the caches (``kernels/blocking.py``); rows
-of C are cut into bands, and a band's columns of a panel into parts: a part of a band is a job. All cuts are balanced: groups
-differ by one vector at most; slivers, bands and phases by one tile or one step.
+The columns of a group are cut into panels, and k into phases, whose sizes NC and KC fit the caches
+(``kernels/blocking.py``). The rows of C are cut into bands, and the columns of a panel into parts; a part of a band is
+a job. All cuts are balanced: groups differ by at most one vector, and slivers, bands and phases by at most one tile or
+one step.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ PACKING, PACKING_BOTH = 4.0, 1.5
 
 
 class PackedBlocks:
-    """The block sizes of a kernel whose packed elements have ``itemsize`` bytes or more, 8 at most.
+    """The block sizes of a kernel whose packed elements have from ``itemsize`` to 8 bytes.
 
-    ``name`` is that of the kernel's numbers in machine code. ``chosen`` has the tile, and how much of each cache may be
-    used. A phase has at most ``kc`` steps, and no more than ``chosen.kc_of_8_bytes`` if elements have 8 bytes.
+    ``name`` is the name of the kernel's numbers in machine code. ``chosen`` has the tile, and the part of each cache
+    that may be used. A phase has at most ``kc`` steps, and at most ``chosen.kc_of_8_bytes`` steps if elements have 8
+    bytes.
     """
 
     #: Whether a block has fewer rows where A has fewer: what follows its rows must not have a fixed place then.
@@ -54,7 +57,7 @@ class PackedBlocks:
 
     @property
     def params(self) -> dict[str, int]:
-        """The numbers of the kernel, as the field names them."""
+        """The numbers of the kernel under the field's usual names."""
         tile = {"mr": self.mr, "nv": self.chosen.nv, "vector_bits": self.chosen.vector_bits}
         return {**tile, "kc": self.kc, "mc": self.mc, "nc": self.nc}
 
@@ -72,14 +75,14 @@ class PackedBlocks:
         return min(self.block, (m + self.mr) * self.a_stride + self.corner) if self.shortens else self.block
 
     def workspace(self, m: int, n: int, k: int, threads: int | None = None) -> int:
-        """The number of elements of the workspace for a product of this shape; m, n and k count packed elements, too."""
+        """The number of elements of the workspace for a product of this shape. m, n and k count packed elements."""
         slivers, threads = -(-n // self.nr), threads or BLOCKS
         blocks = min(threads, -(-m // self.mr) * slivers)
         columns = min(n, self.nc) + min(threads, slivers) * self.nr  # panels of groups may each be wider by a sliver
         return (1 if threads == 1 else 2) * min(k, self.kc) * columns + blocks * self.block_of(m)
 
     def counters(self, m: int, n: int, k: int) -> int:
-        """The number of counters for a product of this shape; m, n and k count packed elements, too."""
+        """The number of counters for a product of this shape. m, n and k count packed elements."""
         slivers = -(-min(n, self.nc) // self.nr_of_8_bytes)
         groups = min(BLOCKS, slivers) if n <= self.nc or m <= block_rows(self.mc, 4) else 1
         bands = groups * -(-m // self.mc)  # of all groups together
@@ -93,30 +96,35 @@ class PackedBlocks:
 
 @codegen.register_jitable
 def part_start(length: int, parts: int, index: int) -> int:
-    """Where part ``index`` of ``length`` begins: parts differ by one at most, the larger ones come first."""
+    """Where part ``index`` of ``length`` begins. The parts differ by at most one; the larger ones come first."""
     return index * (length // parts) + min(index, length % parts)
 
 
 @codegen.register_jitable
 def block_rows(mc: int, itemsize: int) -> int:
-    """Rows of a block of A of such elements, where one of 8-byte elements has ``mc``."""
+    """The number of rows of a block of A with elements of ``itemsize`` bytes, if a block of 8-byte elements has ``mc``
+    rows."""
     return mc * 8 // max(4, itemsize)
 
 
 @codegen.register_jitable
 def most_bands(m: int, mr: int) -> int:
-    """Into how many bands m rows are cut at most: of four tiles each, or of one, if that has the 32 rows of tile registers.
-    With fewer bands several threads pack the same one: bfloat16 of 256³ took a quarter longer on 16 cores of a Xeon."""
+    """The largest number of bands into which m rows are cut: bands of four tiles, or of one tile if it has the 32 rows
+    of tile registers.
+
+    With fewer bands, several threads pack the same band: a bfloat16 product of 256³ took a quarter longer on 16 cores
+    of a Xeon."""
     return math.ceil(m / min(4 * mr, 32))
 
 
 @codegen.register_jitable
 def bands_and_parts(m: int, slivers: int, threads: int, itemsize: int, mr: int, mc: int) -> tuple[int, int]:
-    """How many bands of rows, and parts of a panel's slivers, a group of threads is given in a phase; one thread, as few as
-    possible.
+    """The numbers of bands of rows, and of parts of a panel's slivers, for a group of threads in a phase. A single
+    thread gets as few as possible.
 
-    A thread stays with a band, whose rows of A it packs once, while the band has parts left. Every band reads the whole
-    panel of B, so there are no more bands than threads need: with bands of 24 rows, 150 GFLOPS take 12 GB/s of B.
+    A thread continues with the same band, whose rows of A it packs once, as long as the band has parts left. Every band
+    reads the whole panel of B, so there are no more bands than threads need: with bands of 24 rows, a rate of 150
+    GFLOPS needs 12 GB/s of B.
     """
     fewest = math.ceil(m / block_rows(mc, itemsize))
     if threads == 1:
@@ -128,9 +136,11 @@ def bands_and_parts(m: int, slivers: int, threads: int, itemsize: int, mr: int, 
 
 @codegen.register_jitable
 def groups_of(m: int, vectors: int, lanes: int, threads: int, nv: int, packing: float) -> int:
-    """Into how many groups of equal size to divide threads, so that each has ``nv`` vectors of columns or more.
+    """The number of groups of equal size into which threads are divided, so that each group has at least ``nv`` vectors
+    of columns.
 
-    A thread reads m·groups/threads rows of A and n/groups columns of B, which take ``packing`` times as long.
+    A thread reads m·groups/threads rows of A and n/groups columns of B; a column of B takes ``packing`` times as long
+    as a row of A.
 
     >>> groups_of(1000, 125, 8, 16, 4, 4), groups_of(100_000, 8, 8, 16, 4, 4), groups_of(1000, 125, 8, 2, 4, 4)
     (8, 1, 2)
@@ -145,7 +155,8 @@ def groups_of(m: int, vectors: int, lanes: int, threads: int, nv: int, packing: 
 
 @codegen.register_jitable
 def panels_of(slivers: int, most: int, groups: int) -> int:
-    """The panels of each group of a product with so many slivers, of which a single group's panel has ``most`` at most.
+    """The number of panels of each group, for a product with this many slivers. If there were a single group, its panel
+    would have at most ``most`` slivers.
 
     >>> panels_of(128, 128, 2), panels_of(129, 128, 1), panels_of(1563, 128, 2)
     (1, 2, 13)
@@ -154,7 +165,7 @@ def panels_of(slivers: int, most: int, groups: int) -> int:
 
 
 class Cut(NamedTuple):
-    """How a product is cut; all groups of threads have the same numbers."""
+    """How a product is cut. All groups of threads have the same numbers."""
 
     groups: int  # of threads
     slivers: int  # of a group
@@ -176,9 +187,11 @@ def cut(
     vector_bytes: int,
     nc: int,
 ) -> Cut:
-    """How a product of m rows and ``vectors`` of columns is cut. If columns are too many for one panel, there is one group,
-    unless rows of A are one block: then groups have smaller panels. Without groups, 64×50,000×64 took half as long again on
-    two cores of a Zen 4 that share no last cache, where a thread waits long for lines that the other has written.
+    """How a product of m rows and ``vectors`` vectors of columns is cut.
+
+    If there are too many columns for one panel, there is one group, unless the rows of A are one block; then groups
+    have smaller panels. Without groups, a product of 64×50,000×64 took half as long again on two cores of a Zen 4 that
+    share no last-level cache, because a thread waits long for lines that the other has written.
     """
     most = nc // (nv * lanes)
     one_block = m <= block_rows(mc, vector_bytes // lanes)
@@ -191,7 +204,7 @@ def cut(
 
 @codegen.register_jitable
 def phases_of(how: Cut, deep: int) -> int:
-    """The phases of a group: ``deep`` for each of its panels."""
+    """The number of phases of a group: ``deep`` for each of its panels."""
     return math.ceil(how.slivers / how.wide) * deep
 
 
@@ -199,7 +212,8 @@ def phases_of(how: Cut, deep: int) -> int:
 
 
 class JobCounters(NamedTuple):
-    """Where the counters of a group's list begin; counter 0 counts the jobs that threads have taken from the list."""
+    """The positions of the counters of a group's list. Counter 0 is the number of jobs that threads have taken from the
+    list."""
 
     done: int  # of each job that multiplies: the phases that have finished it
     packed: int  # of each phase: its packing jobs that are done
@@ -217,10 +231,11 @@ def job_counters(how: Cut, phases: int) -> JobCounters:
 
 @codegen.register_jitable
 def job_of(number: int, packings: int, jobs: int, before: int, last: int) -> tuple[int, int, bool]:
-    """The phase of job ``number`` of a list, its number within the phase, and whether it packs.
+    """The phase of job ``number`` of a list, the job's number within the phase, and whether it packs.
 
-    A phase has ``packings`` jobs that pack and ``jobs`` that multiply; ``last`` is the last phase. The list begins with the
-    packing jobs of the first phase; those of each further phase come after ``before`` multiplying jobs of the phase before.
+    A phase has ``packings`` jobs that pack and ``jobs`` jobs that multiply; ``last`` is the last phase. The list begins
+    with the packing jobs of the first phase. The packing jobs of each further phase come after ``before`` multiplying
+    jobs of the phase before it.
     """
     if number < packings:
         return 0, number, True
@@ -235,7 +250,8 @@ def job_of(number: int, packings: int, jobs: int, before: int, last: int) -> tup
 
 @codegen.njit(nogil=True)
 def next_job(counters, taken, bands, parts, home):
-    """Take the next part of the band ``home``, or of the first band after it that has one left: (band, part)."""
+    """Take the next part of the band ``home``. If that band has none left, take a part of the first later band that has
+    one. Returns (band, part)."""
     for x in range(bands):
         band = (home + x) % bands
         part = codegen.take_below(counters, taken + band * LINE, parts)

@@ -1,4 +1,4 @@
-"""Tiles for every edge of C: the generated micro-kernel in the four sizes that any C is cut into."""
+"""Tiles for every edge of C: the generated micro-kernel in four sizes, into which any C can be cut."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LEAN = codegen.setting("lean", FAR or (machine().vector_bits or 128) <= 256)
 
 @codegen.register_jitable
 def line_of_tile(x: int, lines: int) -> int:
-    """An iteration reads ``lines`` of B: which of these tile ``x`` prefetches for the next sliver. Lines of different pairs
-    come first, for L2 fetches pairs.
+    """Which line of B tile ``x`` prefetches for the next sliver, of the ``lines`` that an iteration reads. Lines of
+    different pairs come first, because L2 fetches lines in pairs.
 
     >>> [line_of_tile(x, 8) for x in range(9)]
     [0, 2, 4, 6, 1, 3, 5, 7, 0]
@@ -29,14 +29,15 @@ def line_of_tile(x: int, lines: int) -> int:
 def compiled_tile(blocks: PackedBlocks, *, lean: Callable[[], int] = LEAN) -> Callable[..., None]:
     """A compiled function ``tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, x, near)``.
 
-    It computes one tile of MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements lie inside C. These
-    four tiles serve every edge: heights and widths that differ by one make up any C from 20 rows and 6 vectors on.
+    It computes one tile of MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements are inside C.
+    These four tiles serve every edge: any C of at least 20 rows and 6 vectors can be cut into such heights and widths.
 
-    ``x`` is the tile's number in its band, and ``near`` a ``jobs.Near``. If tiles are ``lean``, the first tile
-    of a band prefetches the sliver, which then is in L2 for the others; where rows of A are, too, these prefetch neither.
-    Without these instructions, products of float64 take 2 to 5 % less on a Xeon whose cores each run another program as
-    well. Instead, each of their iterations prefetches a line of the next sliver, if there is one. In all, products from
-    768³ on take 5 to 9 % less on one thread of a Xeon with L2 of 2 MB, and up to 3 % more on Zen 4.
+    ``x`` is the tile's number in its band, and ``near`` is a ``jobs.Near``. If tiles are ``lean``, the first tile of a
+    band prefetches the sliver, so it is in L2 for the other tiles. If rows of A are in L2, too, the other tiles
+    prefetch neither. Without these prefetches, products of float64 take 2 to 5 % less time on a Xeon whose cores each
+    run another program as well. Instead, each iteration of the other tiles prefetches a line of the next sliver, if
+    there is one. With both changes, products from 768³ on take 5 to 9 % less time on one thread of a Xeon with 2 MB of
+    L2, and up to 3 % more on Zen 4.
     """
     chosen = blocks.chosen
     mr, nv, bits, unroll = chosen.mr, chosen.nv, chosen.vector_bits, chosen.unroll

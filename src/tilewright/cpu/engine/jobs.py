@@ -1,20 +1,21 @@
-"""The driver of every kernel that packs: threads take jobs from lists that they share, one list for each group of threads.
+"""The driver of all kernels that pack: threads take jobs from shared lists, one list for each group of threads.
 
-The tile is NV vectors wide and MR rows high, as in cpu/register_tile. Around it, the loops over panels are one flat list
-of jobs, and a shared counter gives each thread of a group the next one:
+The tile is NV vectors wide and MR rows high, as in cpu/register_tile. The loops over panels around it become one flat
+list of jobs. A shared counter gives each thread of a group the next job:
 
     pack B₀ | multiply ½ | pack B₁ | multiply ½ | multiply ½ | pack B₂ | multiply ½ | …
             └─── phase 0 ─────────────────────┘ └─── phase 1 ───────────────────┘
 
-A phase is KC steps of k for a panel of columns of C. The jobs that pack B for the next phase stand in the middle of this
-phase and write to the other of two buffers. So a panel is packed long before it is needed, and a late thread finds work
-instead of a barrier. A job waits only for earlier jobs of its list, so threads cannot deadlock; a thread whose list is done
-helps with the next group's. The phases of an element of C are added in order, each as one chain of multiply-adds: its bits
-depend neither on the number of threads nor on how m and n are cut.
+A phase is KC steps of k for a panel of columns of C. The jobs that pack B for the next phase are in the middle of this
+phase, and write to the other of two buffers. So a panel is packed long before it is needed, and a late thread finds
+work instead of waiting at a barrier. A job waits only for earlier jobs of its list, so threads cannot deadlock. When
+the list of a group is done, its threads help with the list of the next group. The phases of an element of C are added
+in order, each as one chain of multiply-adds. So the bits of the element depend neither on the number of threads nor on
+how m and n are cut.
 
-The jobs of a phase are bands of rows of C, cut into parts of a panel's columns. A thread takes the next part of the band
-whose rows of A it packed last, and when that band has no part left, of the next band that has one. ``engine/cuts.py``
-computes groups, panels, bands and parts.
+The jobs of a phase are bands of rows of C, which are cut into parts of a panel's columns. A thread takes the next part
+of the band whose rows of A it packed last. If that band has no part left, the thread takes a part of the next band that
+has one. ``engine/cuts.py`` computes groups, panels, bands and parts.
 
 The driver does not depend on dtypes: ``team_product`` makes it from functions that pack A, pack B and write C.
 """
@@ -59,8 +60,8 @@ STEPS = 8
 
 @codegen.register_jitable
 def lies_well(a: np.ndarray, word: int, whole_tiles: bool) -> bool:
-    """Whether rows of A need no packing: elements of a row are neighbours, and rows consist of whole words of ``word``
-    bytes. ``whole_tiles``: no tile has fewer rows than a kernel computes.
+    """Whether rows of A need no packing: the elements of a row are contiguous, and rows consist of whole words of
+    ``word`` bytes. ``whole_tiles`` means that no tile has fewer rows than a kernel computes.
     """
     words = (a.ctypes.data | a.strides[0] | a.shape[1] * a.itemsize) % word == 0
     return words and whole_tiles and a.strides[1] == a.itemsize and a.strides[0] > 0
@@ -68,10 +69,12 @@ def lies_well(a: np.ndarray, word: int, whole_tiles: bool) -> bool:
 
 @codegen.register_jitable
 def displaced(stride: int, m: int, mc: int, itemsize: int, threads: int) -> bool:
-    """Whether so many threads had better pack the m rows of A, which lie ``stride`` bytes apart, a multiple of a high power
-    of two: of a block, MC rows of 8-byte elements, more fall into the same sets of the second-level cache than these keep.
-    From a near last cache few threads get lines as fast as they need them: in place, products of 512³ to 4,096³ took up to
-    8 % less on Zen 4. Where it is far, tiles rely on rows in L2 (``engine/edges.py``).
+    """Whether the threads should pack A, because its rows displace each other from a cache.
+
+    The m rows of A are ``stride`` bytes apart, a multiple of a high power of two. If a block of MC rows of 8-byte
+    elements has more rows in the same sets of the second-level cache than these can hold, rows displace each other. If
+    the last-level cache is fast, a few threads read the lines from it as fast as they need them: without packing,
+    products of 512³ to 4,096³ took up to 8 % less on Zen 4. If it is slow, tiles need rows in L2 (``engine/edges.py``).
     """
     rows = min(m, block_rows(mc, itemsize))
     return threads >= MANY() and rows * min(stride & -stride, WAY) > L2() * 3 // 4
@@ -79,7 +82,7 @@ def displaced(stride: int, m: int, mc: int, itemsize: int, threads: int) -> bool
 
 @codegen.register_jitable
 def nothing(a, rows, kc, words, apart, target):
-    """The default of ``note_rows``."""
+    """The default of ``note_rows``: does nothing."""
 
 
 # ---- what a driver's functions pass to each other --------------------------------------------------------------------
@@ -87,7 +90,7 @@ def nothing(a, rows, kc, words, apart, target):
 
 
 class StepsOfK(NamedTuple):
-    """Steps of k that are multiplied at once."""
+    """The steps of k that are multiplied at once."""
 
     kc: int
     accumulate: int  # not 0: the product is added to C
@@ -95,7 +98,7 @@ class StepsOfK(NamedTuple):
 
 
 class Band(NamedTuple):
-    """Rows of C as tiles whose heights differ by one; the higher ones come first."""
+    """Rows of C, cut into tiles whose heights differ by at most one row; the higher tiles come first."""
 
     top: int  # the first row
     tiles: int
@@ -104,7 +107,7 @@ class Band(NamedTuple):
 
 
 class Sliver(NamedTuple):
-    """Columns of C for which B is packed."""
+    """The columns of C for which one sliver of B is packed."""
 
     left: int  # the first one
     columns: int  # that lie inside C
@@ -112,7 +115,7 @@ class Sliver(NamedTuple):
 
 
 class Near(NamedTuple):
-    """What the caches have, or will need."""
+    """What the caches hold, or will need."""
 
     cached: bool  # whether the rows of A are in the second-level cache
     ahead: int  # elements from this sliver to the next one, if that should be prefetched, otherwise 0
@@ -192,30 +195,32 @@ def team_product(
     any_height: bool = False,
     whole_bands: bool = False,
 ) -> Callable[..., None]:
-    """A compiled function ``product(a, b, c, m, n, k, space, counters)``, to be called by every thread of a team.
+    """A compiled function ``product(a, b, c, m, n, k, space, counters)``, which every thread of a team must call.
 
-    ``m``, ``n`` and ``k`` count packed elements, and ``space`` holds such elements; k is cut at multiples of ``grain``. The
-    last two counters are the bits of ``triangle``, and the number of threads; the others are zeros. Only three compiled
-    functions know the dtypes:
+    ``m``, ``n`` and ``k`` count packed elements, and ``space`` holds such elements; k is cut at multiples of ``grain``.
+    The last two counters are the bits of ``triangle`` and the number of threads; all others are zero at first. Only
+    three compiled functions depend on the dtypes:
 
-    - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes steps ``low`` to ``low + kc`` of rows of A to ``target``,
-      from element ``at`` on, ``ld`` apart;
-    - ``pack_columns(b, low, kc, left, columns, target, at, ld)`` writes these steps of columns of B;
-    - ``write(steps, a, a_stride, b, c, band, sliver, corner, near)`` multiplies a ``Band`` of rows by a ``Sliver`` of packed
-      columns, over the ``StepsOfK``, and stores the product in C or adds it there. The rows begin at pointer ``a`` and are
-      ``a_stride`` apart. ``corner`` has room for a tile.
-      ``write`` contains the loop over tiles, because each call of an inlined function counts references to its arrays.
+    - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes steps ``low`` to ``low + kc`` of rows of A to
+      ``target``, from element ``at`` on; the rows are then ``ld`` elements apart;
+    - ``pack_columns(b, low, kc, left, columns, target, at, ld)`` writes the same steps of columns of B;
+    - ``write(steps, a, a_stride, b, c, band, sliver, corner, near)`` multiplies a ``Band`` of rows by a ``Sliver`` of
+      packed columns, over the ``StepsOfK``, and stores the product in C or adds it to C. The rows begin at pointer
+      ``a`` and are ``a_stride`` apart. ``corner`` is a buffer for one tile. ``write`` contains the loop over tiles,
+      because each call of an inlined function counts references to its arrays.
 
-    With ``in_place`` elements of A are what is packed, or whole words of them, and rows of A that need no packing are read
-    where they lie. Then ``note_rows(a, rows, kc, words, apart, target)`` is called instead of ``pack_rows``, for what that
-    finds out besides: ``words`` points to the first row, and rows lie ``apart``.
-    With ``any_height`` ``write`` needs no rows of zeros after those of low tiles. ``b`` may be a tuple that begins with the
-    matrix, if ``pack_columns`` needs more than that, and ``c`` one that begins with C.
-    Of a symmetric C (``engine/triangle.py``) the first tiles of a band may be left out; with ``whole_bands`` only bands are,
-    as ``write`` counts on all tiles of a band.
+    With ``in_place`` the packed elements are elements of A, or whole words of them, and rows of A that need no packing
+    are read directly. For these rows ``note_rows(a, rows, kc, words, apart, target)`` is called instead of
+    ``pack_rows``, to find the facts that ``pack_rows`` finds; ``words`` points to the first row, and rows are
+    ``apart``. With ``any_height`` ``write`` needs no rows of zeros after the rows of low tiles. If ``pack_columns``
+    needs more than the matrix, ``b`` may be a tuple that begins with the matrix; in the same way ``c`` may be a tuple
+    that begins with C.
 
-    None of them is called for a product without elements or without steps. Raises MemoryError if ``space`` or ``counters``
-    is too small for one thread.
+    For a symmetric C (``engine/triangle.py``) the first tiles of a band may be left out. With ``whole_bands`` only
+    whole bands are left out, because ``write`` needs all tiles of a band.
+
+    None of these functions is called for a product without elements or without steps. Raises MemoryError if ``space``
+    or ``counters`` is too small for one thread.
     """
     mr, vector_bytes = blocks.chosen.mr, blocks.chosen.vector_bits // 8
     steps_of_phase, steps_of_8_bytes, rows_of_block = (blocks.number(name) for name in ("kc", "kc_of_8_bytes", "mc"))

@@ -1,4 +1,5 @@
-"""NumPy's matmul, for dtypes that no kernel multiplies. It is not in the catalog: it is neither a kernel nor a reference."""
+"""NumPy's matmul, for dtypes that no kernel multiplies. It is not in the catalog, because it is neither a kernel nor a
+reference."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from ...product.operands import NUMPY_ONLY_DTYPES
     compiled=False,
 )
 def numpy_product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-    """Multiply matrices, or batches of them."""
+    """Multiply matrices, or batches of matrices, by NumPy."""
     try:
         with np.errstate(all="ignore"):  # as every kernel: NaN and infinity propagate without a warning
             np.matmul(a, b, out=c)
@@ -30,6 +31,6 @@ def numpy_product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
 
 
 def product_by_numpy(a: np.ndarray, b: np.ndarray, c: np.ndarray, *_: Any) -> np.ndarray:
-    """``c``, after the same; of a whole batch in one call."""
+    """Multiply matrices or a whole batch by NumPy in one call, and return ``c``."""
     numpy_product.function(a, b, c)
     return c

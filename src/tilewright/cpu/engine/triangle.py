@@ -1,8 +1,9 @@
-"""Products whose C is known to be symmetric: what lies above the diagonal is not computed, but copied from below it.
+"""Products whose C is known to be symmetric: the elements above the diagonal are not computed, but copied from below
+it.
 
-Rows of a tile are computed up to the diagonal element of the last one, so a few elements above the diagonal are computed,
-too. The others are copied by the thread that has just finished their mirror images, while these are in its cache. No element
-is both computed and copied, so threads need not wait for each other.
+The rows of a tile are computed up to the diagonal element of the last row, so a few elements above the diagonal are
+computed, too. The other elements are copied by the thread that has just computed their mirror images, while these are
+in its cache. No element is both computed and copied, so threads need not wait for each other.
 
     ┌──┬──┬──┐
     │▓▓│░░│░░│    ▓ computed    ░ copied
@@ -10,8 +11,9 @@ is both computed and copied, so threads need not wait for each other.
     │▓▓│▓▓│▓▓│
     └──┴──┴──┘
 
-If B is Aᵀ, mirror images have the same bits, whichever is computed: both are the same chain of multiply-adds, whose factors
-are exchanged. Complex numbers and other operands need ``cpu/symmetric.py``, which makes them equal near the diagonal.
+If B is Aᵀ, an element and its mirror image have the same bits, whichever of them is computed: both are the same chain
+of multiply-adds with exchanged factors. For complex numbers and other operands ``cpu/symmetric.py`` makes them equal
+near the diagonal.
 """
 
 from typing import Any
@@ -38,7 +40,7 @@ transposed = codegen.packer(machine().vector_bits or 128)
 
 @codegen.register_jitable
 def part_at(length: int, parts: int, place: int) -> int:
-    """The part of ``part_start`` that holds this place.
+    """The part, as ``part_start`` cuts them, that holds this place.
 
     >>> [part_at(7, 3, place) for place in range(7)]
     [0, 0, 0, 1, 1, 2, 2]
@@ -50,7 +52,7 @@ def part_at(length: int, parts: int, place: int) -> int:
 
 
 def matrix_of(c: Any) -> Any:
-    """C, of a kernel that passes it as a tuple that begins with it, too."""
+    """The matrix C of a kernel's argument ``c``, which may be a tuple that begins with C."""
 
 
 @codegen.overload(matrix_of)
@@ -80,7 +82,7 @@ def _mirror(c, top, bottom, left, right, conjugated):  # noqa: ARG001  # the two
 
 
 def conjugate(value: Any, conjugated: bool) -> Any:
-    """The value, or its conjugate."""
+    """The value, or if ``conjugated`` its conjugate."""
 
 
 @codegen.overload(conjugate)
@@ -93,7 +95,7 @@ def _conjugate(value, conjugated):  # noqa: ARG001  # the two below take them
 
 @codegen.njit(nogil=True)
 def mirror_elements(c, top, bottom, left, right, conjugated):
-    """``mirror``, in squares of which each row takes few lines."""
+    """Does what ``mirror`` does, in squares whose rows take few cache lines."""
     for i in range(top, bottom, SQUARE):
         for j in range(left, right, SQUARE):
             for column in range(j, min(right, j + SQUARE)):
@@ -103,8 +105,11 @@ def mirror_elements(c, top, bottom, left, right, conjugated):
 
 @codegen.register_jitable
 def columns_of_tile(columns: int, left: int, end: int, reals: int) -> int:
-    """How many of a sliver's ``columns``, which begin with ``left``, a tile computes whose rows end before ``end``: all,
-    or if there are ``reals`` packed elements for one of a symmetric C, those up to the last row's diagonal element.
+    """How many of a sliver's ``columns``, which begin with column ``left``, are computed in a tile whose rows end
+    before ``end``.
+
+    If ``reals`` is 0 these are all columns. Otherwise C is symmetric, each of its elements has ``reals`` packed
+    elements, and the columns end with the last row's diagonal element.
 
     >>> columns_of_tile(64, 128, 140, 0), columns_of_tile(64, 128, 140, 1), columns_of_tile(64, 128, 140, 2)
     (64, 12, 64)
@@ -114,14 +119,16 @@ def columns_of_tile(columns: int, left: int, end: int, reals: int) -> int:
 
 @codegen.register_jitable
 def end_of_unit(m: int, tiles: int, units: int, row: int) -> int:
-    """Where the rows end that are computed with this one: ``m`` are cut into ``tiles``, and these into ``units``."""
+    """The end of the rows that are computed together with this row. The m rows are cut into ``tiles``, and these into
+    ``units``."""
     return part_start(m, tiles, part_start(tiles, units, part_at(tiles, units, part_at(m, tiles, row)) + 1))
 
 
 @codegen.njit(nogil=True)
 def mirror_band(c, conjugated, top, bottom, left, right, tiles, units):
-    """Copy finished rows ``top`` to ``bottom`` of these columns to the other side, but for what is computed there: of rows
-    of a unit, what is left of the last one's diagonal element."""
+    """Copy finished rows ``top`` to ``bottom`` of these columns to the other side of the diagonal, except where
+    elements are computed there. In each unit of rows, the elements left of the last row's diagonal element are
+    copied."""
     m, column = c.shape[0], left
     far = min(bottom, max(top, end_of_unit(m, tiles, units, right - 1)))
     if far < bottom:  # every column is copied, in squares that vectors transpose

@@ -1,17 +1,18 @@
-"""The kernel for bfloat16 by an instruction that makes two multiply-adds to float32, where float32 has one.
+"""The kernel for bfloat16 that uses an instruction with two multiply-adds to float32, in the time of one multiply-add
+of float32.
 
-C is float32, or float32 rounded once to bfloat16. ``vdpbf16ps`` rounds each multiply-add as float32's are rounded. Packing
-puts the first of two steps where the instruction begins, so in each phase an element has the bits of float32's chain of
-multiply-adds. A phase has as many words as one of ``cpu/packed`` has steps: twice as many steps.
+C is float32, or float32 rounded once to bfloat16. ``vdpbf16ps`` rounds each multiply-add as float32 arithmetic does.
+Packing puts the first of two steps where the instruction begins, so in each phase an element has the bits of a float32
+chain of multiply-adds. A phase has as many words as a phase of ``cpu/packed`` has steps, and so twice as many steps.
 
-Only denormal numbers would be lost: the instruction replaces denormal operands and sums by zeros. None can occur if the
-least magnitude in a block of A times the least one in a sliver of B is not very small (``cpu/codegen/dots.py`` has the
-reason). Packing finds the least magnitude of A, and whether any of B is below the square root of that bound; only then does
-a pass over each sliver find that of B. Where the product is too small, which is rare in practice, the same words are
-multiplied as float32.
+The instruction replaces denormal operands and sums by zeros, so only denormal numbers would be lost. None can occur if
+the least magnitude in a block of A times the least magnitude in a sliver of B is not very small
+(``cpu/codegen/dots.py`` gives the reason). Packing finds the least magnitude of A, and whether any element of B is
+below the square root of that bound. Only if one is, a pass over each sliver finds the least magnitude of B. If the
+product of both is too small, which is rare in practice, the same words are multiplied as float32.
 
-Between phases of k, a C of bfloat16 is in the workspace as float32, as in ``cpu/half_floats``. With a single phase its
-tiles are rounded in the first-level cache.
+Between phases of k, a bfloat16 C is in the workspace as float32, as in ``cpu/half_floats``. If there is a single phase,
+its tiles are rounded in the first-level cache.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,8 @@ from tilewright.kernels.blocking import Blocking, blocking
 def bfloat16_product(
     chosen: Blocking, instruction: str, *, least_exponents: int = dots.LEAST_EXPONENTS
 ) -> tuple[dots.DotBlocks, Callable[..., None]]:
-    """The blocks, and a function ``multiply(a, b, c, wide, words, counters)`` with this instruction, or without any."""
+    """The blocks of the kernel, and a function ``multiply(a, b, c, wide, words, counters)`` that uses this instruction,
+    or none."""
     blocks = dots.DotBlocks(chosen)
     mr, nv, bits = chosen.mr, chosen.nv, chosen.vector_bits
     lanes, start_at = bits // 32, blocks.start_at - blocks.tile_at

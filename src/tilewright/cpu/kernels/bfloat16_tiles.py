@@ -1,17 +1,17 @@
 """The kernel for bfloat16 on tile registers: one instruction multiplies 16 rows by 16 columns over 32 steps of k.
 
-C is float32, or float32 rounded once to bfloat16. ``tdpbf16ps`` adds exact products to float32, in an order of its own: the
-error bound is that of float32, the last bits are not those of ``cpu/bfloat16_dots`` (``cpu/codegen/tiles.py`` has both). The
-order depends on k alone.
+C is float32, or float32 rounded once to bfloat16. ``tdpbf16ps`` adds exact products to float32 in a particular order.
+So the error bound is that of float32, but the last bits differ from those of ``cpu/bfloat16_dots``;
+``cpu/codegen/tiles.py`` describes both. The order depends only on k.
 
-Denormal operands and sums would be taken for zeros. As in ``cpu/bfloat16_dots``, none can occur if the least magnitude in a
-block of A times the least one in a sliver of B is not very small. Packing finds both: that of A is stored after the block;
-of B it is only counted whether any element is below the square root of the bound. If one is, a pass over each sliver finds
-its least magnitude. Where the product is too small, vectors multiply in the same order. Their bits are the same unless a
-number is denormal, so that they do not depend on how C is cut.
+Denormal operands and sums would be treated as zeros. As in ``cpu/bfloat16_dots``, none can occur if the least magnitude
+in a block of A times the least magnitude in a sliver of B is not very small. Packing stores the least magnitude of A
+after the block. For B it only notes whether any element is below the square root of the bound; if one is, a pass over
+each sliver finds its least magnitude. If the product of both magnitudes is too small, vectors multiply in the same
+order. Their bits are the same unless a number is denormal, so the bits do not depend on how C is cut.
 
-Between phases of k, a C of bfloat16 is in the workspace as float32, as in ``cpu/half_floats``. A phase ends with an addition
-by vectors, to which denormal numbers are numbers.
+Between phases of k, a bfloat16 C is in the workspace as float32, as in ``cpu/half_floats``. A phase ends with an
+addition by vectors, which handles denormal numbers correctly.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ GROUP = 2  # steps of k in a word
 def bfloat16_by_tiles(
     blocks: dots.TileBlocks, kind: type[codegen.Tiles], *, least_exponents: int = dots.LEAST_EXPONENTS
 ) -> Callable[..., None]:
-    """A function ``multiply(a, b, c, wide, space, counters)`` on tiles of this kind; ``wide`` is C as float32."""
+    """A function ``multiply(a, b, c, wide, space, counters)`` on tiles of this kind. ``wide`` is C as float32."""
     bits, length = blocks.chosen.vector_bits, dots.COLUMNS
     lanes, half, row_words, fetch_rows = bits // 32, least_exponents // 2, dots.row_words, dots.fetch_rows
     packed_rows, packed_columns = dots.tile_packers(bits)

@@ -1,12 +1,13 @@
-"""The kernel for complex numbers: a real product of twice the size; only packing treats them as complex.
+"""The kernel for complex numbers: it computes a real product of twice the size, and only packing treats the numbers as
+complex.
 
     (x + iy)·(u + iv) = [x y] · ⎡ u  v⎤      A stays as it lies: k complex numbers are a row of 2k real ones.
                                ⎣−v  u⎦      Each row of B is packed twice: as it lies, and times i.
 
-The product of the real matrices m × 2k and 2k × 2n is C as it lies, m × 2n: real and imaginary parts are never separated
-(the 1m method of Van Zee, SIAM J. Sci. Comput. 2020, with the roles of A and B exchanged, for rows). It takes four
-multiply-adds for each product of elements, as the formula does, in one chain of 2k for each real or imaginary part: γ_2k
-bounds its error, and NaN and infinity occur where the formula has them.
+The product of the real matrices m × 2k and 2k × 2n is C in its own layout, m × 2n real numbers. So real and imaginary
+parts are never separated. This is the 1m method of Van Zee (SIAM J. Sci. Comput. 2020), with the roles of A and B
+exchanged, for rows. As in the formula, each product of elements takes four multiply-adds. Each real or imaginary part
+is one chain of 2k multiply-adds, so γ_2k bounds its error, and NaN and infinity occur where the formula has them.
 """
 
 import numpy as np
@@ -26,7 +27,7 @@ LINE = codegen.ALIGNMENT // 16  # complex128 numbers in a cache line
 
 @codegen.njit(nogil=True)
 def copy_rows(x, top, rows, left, columns, target, at, ld):
-    """Copy complex numbers of any strides to rows that lie ``ld`` real numbers apart."""
+    """Copy complex numbers with any strides to rows that are ``ld`` real numbers apart."""
     if x.strides[1] == x.itemsize:
         for r in range(rows):
             codegen.copy(codegen.offset(target, at + r * ld), parts(codegen.address(x, top + r, left)), 2 * columns)
@@ -42,13 +43,13 @@ def copy_rows(x, top, rows, left, columns, target, at, ld):
 
 @codegen.njit(nogil=True, inline="always")
 def pack_rows(a, top, rows, low, kc, target, at, ld):
-    """For ``team_product``, which counts real numbers: a step of k is half a complex number."""
+    """The ``pack_rows`` of ``team_product``, which counts real numbers: a step of k is half a complex number."""
     copy_rows(a, top, rows, low // 2, kc // 2, target, at, ld)
 
 
 @codegen.njit(nogil=True, inline="always")
 def pack_columns(b, low, kc, left, columns, target, at, ld):
-    """For ``team_product``: each row of B as it lies, and times i in the row below."""
+    """The ``pack_columns`` of ``team_product``: each row of B is copied unchanged, and times i into the row below."""
     copy_rows(b, low // 2, kc // 2, left // 2, columns // 2, target, at, 2 * ld)
     for row in range(at, at + kc * ld, 2 * ld):
         times_i(codegen.offset(target, row), codegen.offset(target, row + ld), ld)
@@ -56,7 +57,7 @@ def pack_columns(b, low, kc, left, columns, target, at, ld):
 
 @codegen.njit(nogil=True, inline="always")
 def write(steps, a, a_stride, b, c, band, sliver, corner, near):
-    """For ``team_product``: write to C as real numbers, or by way of ``corner``."""
+    """The ``write`` of ``team_product``: it writes to C as real numbers, directly or through ``corner``."""
     (kc, accumulate, _), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
     for x in range(tiles):
@@ -75,7 +76,7 @@ def write(steps, a, a_stride, b, c, band, sliver, corner, near):
 
 @codegen.njit(nogil=True)
 def add_corner(corner, width, c, top, rows, left, columns, accumulate):
-    """Write a finished tile, in rows of ``width`` real numbers, to a C that vectors cannot write."""
+    """Write a finished tile, in rows of ``width`` real numbers, to a C to which vectors cannot be written."""
     for r in range(rows):
         for s in range(columns):
             element = complex(corner[r * width + 2 * s], corner[r * width + 2 * s + 1])

@@ -1,14 +1,16 @@
-"""The kernel for a small C and a huge k: threads share the pieces of k, whose products are added in order.
+"""The kernel for a small C and a very long k: k is cut into pieces, which threads share, and the products of the pieces
+are added in order.
 
-A C of 32 × 32 elements is too small to share among threads, so k is cut, into at most 64 pieces of a length that depends on
-k alone. Each piece's product goes to the workspace, and the thread that finishes last adds them in the order of k: the bits
-depend neither on the number of threads nor on their timing. Operands are read where they lie if possible:
+A C of 32 × 32 elements is too small to be divided among threads. So k is cut into at most 64 pieces, whose length
+depends only on k. The product of each piece is written to the workspace. The thread that finishes last adds these
+products in the order of k, so the bits depend neither on the number of threads nor on their timing. Operands are read
+without packing if possible:
 
-- rows of B (or columns of A) of at least half a vector: register tiles, with elements of A broadcast from memory. The
-  elements of 128 steps later are prefetched, because no hardware prefetcher follows rows of B of half a line: 2 to 3 times
-  as fast;
-- shorter rows: dot products along k, with partial sums in the lanes of vectors. Two to four adjacent columns have no unit
-  stride along k: shuffles separate them, for as many steps as L1 holds.
+- Rows of B (or columns of A) of at least half a vector are multiplied in register tiles, with elements of A broadcast
+  from memory. Elements of 128 steps later are prefetched, because hardware prefetchers do not follow rows of B of half
+  a line. This is 2 to 3 times as fast.
+- Shorter rows are multiplied by dot products along k, with partial sums in the lanes of vectors. Two to four adjacent
+  columns have no unit stride along k, so shuffles separate them first, for as many steps as L1 can hold.
 """
 
 from tilewright.cpu import codegen
@@ -40,25 +42,25 @@ buffer_y = codegen.stack_buffer(COLUMNS * (KC + SPARE))
 
 @codegen.register_jitable
 def piece_length(k):
-    """Steps of k in a piece: a multiple of UNIT, SHORTEST at least, and a function of k alone."""
+    """The number of steps of k in a piece: a multiple of UNIT, at least SHORTEST, and a function of k alone."""
     return max(SHORTEST, -(-k // (PIECES * UNIT)) * UNIT)
 
 
 @codegen.register_jitable
 def piece_count(k):
-    """How many pieces k is cut into."""
+    """The number of pieces into which k is cut."""
     return max(1, -(-k // piece_length(k)))
 
 
 @codegen.register_jitable
 def area(m, n):
-    """Elements of a partial product, rounded up to whole tiles for both of its orientations."""
+    """The number of elements of a partial product, rounded up to whole tiles for both of its orientations."""
     return -(-m // 16) * 16 * (-(-n // 16) * 16)
 
 
 @codegen.njit(nogil=True)
 def tiled(x, y, partial, pitch):
-    """partial = X·Y for Y with rows of unit stride."""
+    """Compute partial = X·Y, if the rows of Y have unit stride."""
     m, k = x.shape
     n = y.shape[1]
     size = codegen.itemsize(x)
@@ -80,7 +82,7 @@ def tiled(x, y, partial, pitch):
 
 @codegen.njit(nogil=True)
 def columns_to_rows(y, target):
-    """Copy columns of ``y`` (kc × 1 to 4) to columns of unit stride, KC + SPARE apart."""
+    """Copy columns of ``y`` (kc × 1 to 4) to columns of unit stride, which are KC + SPARE elements apart."""
     kc, t = y.shape
     dense = y.strides[1] == codegen.itemsize(y) and y.strides[0] == t * codegen.itemsize(y)
     if dense and t == 2:
@@ -97,7 +99,7 @@ def columns_to_rows(y, target):
 
 @codegen.njit(nogil=True)
 def dotted(x, y, partial, pitch):
-    """partial = X·Y by dot products along k; an operand without unit stride along k is copied first."""
+    """Compute partial = X·Y by dot products along k. An operand without unit stride along k is copied first."""
     m, k = x.shape
     n = y.shape[1]
     size = codegen.itemsize(x)

@@ -1,25 +1,27 @@
-"""The kernel for small products, which reads operands where they lie (S1.10): packing would take as long as multiplying.
+"""The kernel for small products, which reads operands without packing (S1.10), because packing would take as long as
+multiplying.
 
-Operands in the first-level cache are read as fast as a packed panel, so a small product consists of tiles only: an element
-of A, of any strides, is broadcast from memory into the multiply-adds with up to NV vectors of a row of B. There is a tile
-for every height and width, the last vector masked, and C is cut into tiles of nearly equal size: only the masked lanes of
-the last vector compute on padding.
+Operands in the first-level cache are read as fast as a packed panel, so a small product needs only tiles. An element of
+A, with any strides, is broadcast from memory into the multiply-adds with up to NV vectors of a row of B. There is a
+tile for every height and width, whose last vector is masked. C is cut into tiles of nearly equal size, so only the
+masked lanes of the last vector compute unused elements.
 
-Two units with a latency of four cycles are busy from eight accumulators on, so tiles have 8 rows at most; but to begin one
-takes as long as ten steps of k. So if these are few, tiles are as high as registers allow, up to 16 rows: with 8, batches of
-12³ and 16³ in float32 took a third longer on Zen 4. With many, it is better that a tile prefetches the rows of the next: a
-line at each step, so tiles of one vector have as many rows as a line has elements, 16 of float32.
+Two units with a latency of four cycles are busy from eight accumulators on, so 8 rows are enough for a tile. But
+beginning a tile takes as long as ten steps of k. If there are few steps, tiles are as high as registers allow, up to 16
+rows: with 8 rows, batches of 12³ and 16³ in float32 took a third longer on Zen 4. If there are many steps, it is better
+that a tile prefetches the rows of the next tile, one line at each step. So tiles of one vector have as many rows as a
+line has elements: 16 for float32.
 
-Operands may come from memory all the same. While a tile of the first panel is computed, it prefetches the rows of A and C of
-the tile below, and its share of the other panels of B: a line at each step of k, because many prefetches at once block those
-loads that the tile waits for. Without it, operands from memory cost a third of the time of products of 100³ to 200³. In a
-batch of small products, tiles prefetch a later product instead.
+Operands may still come from memory. So each tile of the first panel prefetches the rows of A and C of the tile below
+it, and a part of the other panels of B. It prefetches one line at each step of k, because many prefetches at once would
+block the loads that the tile waits for. Without prefetching, operands from memory cost a third of the time of products
+of 100³ to 200³. In a batch of small products, tiles prefetch a later product instead.
 
     for j in even steps of ≤ NV vectors       a panel of B's columns: K rows of it stay in the first-level cache
       for i in even steps of ≤ HEIGHTS        tile(rows, vectors): K steps in registers, one write
 
-A B without unit stride along a row is copied first. For such a C, the product is computed in a buffer and copied last.
-A C of one column would use one lane of each vector: it is computed by dot products instead.
+If B has no unit stride along a row, it is copied first. If C has none, the product is computed in a buffer and then
+copied to C. A C of one column would use only one lane of each vector, so it is computed by dot products instead.
 """
 
 import math
@@ -83,7 +85,7 @@ pack = codegen.packer(BITS)
 
 
 def suits(m: int, n: int, k: int) -> bool:
-    """Whether a product is small, by its sizes or by the elements of A, B and C together."""
+    """Whether a product is small: by its sizes, or by the number of elements of A, B and C together."""
     longest = max(m, n, k)  # compared first, for the products of long sides may not fit 64 bits
     most = ELEMENTS_OF_SLIM() if m >= SLIM[0] and SLIM[0] <= n <= SLIM[1] else ELEMENTS()
     return longest <= LARGEST() or (longest <= most and m * k + k * n + m * n <= most)
@@ -91,8 +93,8 @@ def suits(m: int, n: int, k: int) -> bool:
 
 @codegen.njit(nogil=True)
 def even(length, most):
-    """How to cut ``length`` into the fewest parts of at most ``most``: the least part, how many are one longer, and how many
-    are not."""
+    """Cuts ``length`` into the fewest parts of at most ``most``. Returns the length of the shorter parts, the number of
+    parts that are one longer, and the number of the shorter ones."""
     if length <= most:
         return length, 0, 1
     parts = (length + most - 1) // most
@@ -103,20 +105,20 @@ def even(length, most):
 
 @codegen.njit(nogil=True)
 def most_rows(nv, lanes, k):
-    """Rows of the highest tile of ``nv`` vectors for so many steps of k."""
+    """The number of rows of the highest tile with ``nv`` vectors, for k steps."""
     most = max(lanes, codegen.LOW) if nv == 1 else codegen.LOW
     return HEIGHTS[nv - 1] if k < FEW_STEPS else min(HEIGHTS[nv - 1], most)
 
 
 @codegen.njit(nogil=True)
 def unit_stride(x):
-    """Whether elements of a row are neighbours in memory."""
+    """Whether the elements of a row are contiguous in memory."""
     return x.shape[1] == 1 or x.strides[1] == codegen.itemsize(x)
 
 
 @codegen.njit(nogil=True)
 def rows_like(x):
-    """An uninitialised matrix of the same shape with unit stride along a row, and rows that start on a cache line."""
+    """An uninitialised matrix of the same shape, with unit stride along a row, whose rows begin on cache lines."""
     rows, columns = x.shape
     line = codegen.ALIGNMENT // codegen.itemsize(x)
     length = ((columns + line - 1) // line | 1) * line  # an odd number of lines: they fall into all sets of a cache
@@ -125,22 +127,24 @@ def rows_like(x):
 
 @codegen.njit(nogil=True)
 def better_transposed(m, n, a_row, a_column, b_row, b_column, c_row, one):
-    """Whether Cᵀ = Bᵀ·Aᵀ is the better problem, by sizes and strides: a column-major matrix times a vector."""
+    """Whether Cᵀ = Bᵀ·Aᵀ is the better problem, judged by sizes and strides. It is for a column-major matrix times a
+    vector."""
     by_columns = n == 1 and m > 1 and a_row == one and a_column != one and c_row == one
     return by_columns or (m == 1 and n > 1 and b_row == one and b_column != one)
 
 
 @codegen.njit(nogil=True)
 def pace(rows, row, steps):
-    """How many bytes a prefetch moves on at each of ``steps`` steps to pass ``rows`` rows, which lie ``row`` bytes apart."""
+    """The number of bytes by which a prefetch advances at each of ``steps`` steps, to cover ``rows`` rows that are
+    ``row`` bytes apart."""
     step = rows * row // steps
     return step if abs(step) <= FARTHEST else 0
 
 
 @codegen.njit(nogil=True)
 def paces(a, b, c, mr):
-    """How many bytes a tile of ``mr`` rows moves on in A, B and C: it passes as many rows of A and C, and as large a part of
-    B as it is of the rows."""
+    """The numbers of bytes by which a tile of ``mr`` rows advances its prefetches in A, B and C: they cover as many
+    rows of A and C, and the same fraction of B."""
     (m, k), (a_row, a_column) = a.shape, a.strides
     # If the rows below are neighbours in memory, they are passed at the same step of k.
     of_a = a_column if abs(a_row) < abs(a_column) else pace(mr, a_row, k)
@@ -149,9 +153,11 @@ def paces(a, b, c, mr):
 
 @codegen.njit(nogil=True)
 def ahead_of(a, b, c, i, top, moves, all_of_b, only_a):
-    """From where a tile prefetches, and how many bytes it moves on: the tile from row ``i`` on of a first panel, at these
-    ``paces``. It passes A and C from row ``top`` on, but nothing of B if the panel is ``all_of_b``, and with ``only_a``
-    neither B nor C."""
+    """The addresses from which a tile prefetches, and the bytes by which they advance, for the tile from row ``i`` on
+    of a first panel, with the paces ``moves``.
+
+    The prefetches cover A and C from row ``top`` on. They cover nothing of B if the panel is ``all_of_b``, and with
+    ``only_a`` neither B nor C."""
     of_a, of_b, of_c = moves
     if all_of_b:
         of_b = 0
@@ -163,11 +169,11 @@ def ahead_of(a, b, c, i, top, moves, all_of_b, only_a):
 
 @codegen.njit(nogil=True)
 def tiles_in_batch(a, higher, lower, prefetching):
-    """How many of the next tiles are one batch, where ``higher`` tiles are left, then ``lower`` ones of a row less: those
-    of one height, for to begin each anew takes as long as ten steps of k.
+    """The number of the next tiles that are computed as one batch. They have the same height; beginning each tile on
+    its own would take as long as ten steps of k. ``higher`` tiles are left, and then ``lower`` tiles with one row less.
 
-    If they are ``prefetching``, not the last tile of all, which has none below it; and only one where rows lie closer than
-    columns, for then each tile prefetches from another place.
+    If the tiles are ``prefetching``, the batch does not contain the last tile of all, which has no tile below it. It
+    has only one tile if rows are closer together than columns, because then each tile prefetches from another place.
     """
     a_row, a_column = a.strides
     if prefetching and abs(a_row) < abs(a_column):
@@ -178,7 +184,7 @@ def tiles_in_batch(a, higher, lower, prefetching):
 
 @codegen.njit(stays_apart=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
 def dots(a, b, c):
-    """A row-major matrix times a column, two rows at a time: each sum is spread over the lanes of vectors."""
+    """Multiply a row-major matrix by a column, two rows at a time. Each sum is spread over the lanes of vectors."""
     m, k = a.shape
     column, down = codegen.as_row(b, k), a.strides[0]
     for i in range(0, m, 2):
@@ -192,7 +198,7 @@ def dots(a, b, c):
 
 
 def copy_rows(x: Any, rows: int, columns: int, target: Any, ld: int) -> None:
-    """Copy rows of x to ``target``, ``ld`` elements apart."""
+    """Copy rows of x to ``target``, where they are ``ld`` elements apart."""
 
 
 @codegen.overload(copy_rows)
@@ -210,7 +216,8 @@ def _copy_rows(x, rows, columns, target, ld):  # noqa: ARG001  # the two below t
 
 @codegen.njit(nogil=True)
 def batch_products(a, b, c, count, step_a, step_b, step_c):
-    """``count`` products of one shape; each matrix lies ``step_…`` bytes after that of the previous product."""
+    """Compute ``count`` products of the same shape. Each matrix is ``step_…`` bytes after that of the previous
+    product."""
     m = a.shape[0]
     if count > 1 and step_b == 0 and step_a == m * a.strides[0] and step_c == m * c.strides[0]:
         a, c = as_strided(a, (count * m, a.shape[1]), a.strides), as_strided(c, (count * m, c.shape[1]), c.strides)
@@ -220,7 +227,8 @@ def batch_products(a, b, c, count, step_a, step_b, step_c):
 
 @codegen.njit(nogil=True)
 def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
-    """The same, in tiles that prefetch what later ones need, or with ``only_a`` only what these need of A."""
+    """Compute the same products in tiles that prefetch what later tiles need, or with ``only_a`` only what they need of
+    A."""
     m, k = a.shape
     n = b.shape[1]
     a_row, a_column = a.strides
@@ -295,8 +303,8 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
 
 @codegen.njit(nogil=True)
 def triangle_part(a, b, c, i, stop, left, right, how):
-    """Rows ``i`` to ``stop`` of these columns of a symmetric C, and the copy of those left of the rows' square on the
-    diagonal, which is computed as a whole."""
+    """Compute rows ``i`` to ``stop`` of these columns of a symmetric C. Then mirror the elements left of these rows'
+    square on the diagonal, which is computed as a whole."""
     if left >= right:
         return
     tiled_products(a[i:stop], b[:, left:right], c[i:stop, left:right], 1, 0, 0, 0, stop < c.shape[0])
@@ -306,7 +314,8 @@ def triangle_part(a, b, c, i, stop, left, right, how):
 
 @codegen.njit(nogil=True)
 def blocks_of(m, n, threads):
-    """How to cut C among threads: into how many blocks of rows and of columns. Square blocks read least of A and B."""
+    """The numbers of blocks of rows and of columns into which C is cut for threads. Square blocks read the least of A
+    and B."""
     best, across, along = m * n + READING * (m + n), 1, 1
     for p in range(1, min(threads, (m + FEWEST - 1) // FEWEST) + 1):
         q = min(threads // p, (n + FEWEST - 1) // FEWEST)

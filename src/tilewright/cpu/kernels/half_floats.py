@@ -1,10 +1,11 @@
-"""The kernel for float16 and bfloat16, multiplied as float32: widened while they are packed, rounded once at the end.
+"""The kernel for float16 and bfloat16, which are multiplied as float32: they are widened while they are packed, and
+rounded once at the end.
 
-Between phases of k, C is in the workspace as float32; the last phase rounds each tile while it is in the cache. So no
-operand is copied as a whole, and an element is that of the float32 product, rounded: to nearest, and to infinity beyond the
-largest number.
+Between phases of k, C is in the workspace as float32. The last phase rounds each tile while it is in the cache. So no
+operand is copied as a whole. Each element is the element of the float32 product, rounded to nearest, or to infinity
+beyond the largest number.
 
-Numba has neither dtype: compiled code sees float16 as unsigned and bfloat16 as signed 16-bit integers.
+Numba has neither dtype. Compiled code sees float16 as unsigned and bfloat16 as signed 16-bit integers.
 """
 
 import numpy as np
@@ -23,7 +24,7 @@ tile = edges.compiled_tile(BLOCKS)
 
 @codegen.njit(nogil=True, inline="always")
 def write(steps, a, a_stride, b, c, band, sliver, corner, near):
-    """Write to the C of float32; when a row of a tile is complete, convert it into the caller's C."""
+    """Write to the float32 C. When a row of a tile is complete, convert it and write it to the caller's C."""
     (kc, accumulate, ends), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
     narrow, wide = c
     width = vectors * LANES

@@ -1,15 +1,19 @@
-"""The kernel for 8-bit and 16-bit integers by instructions that multiply groups of them and add the products to 32 bits.
+"""The kernel for 8-bit and 16-bit integers that uses instructions which multiply groups of integers and add the
+products to 32-bit sums.
 
-C is int32, exact modulo 2³² as NumPy's, or as narrow as the operands: then it has the lower bits of the same sums.
-``vpdpbusd`` adds four products of 8-bit integers, and ``vpdpwssd`` two of 16-bit ones, in the time of one multiply-add of
-float32. On a processor without them, 8-bit integers are widened while they are packed, and ``vpmaddwd`` multiplies.
+C is int32 and exact modulo 2³², as in NumPy; or it is as narrow as the operands, and has the lower bits of the same
+sums. In the time of one float32 multiply-add, ``vpdpbusd`` adds four products of 8-bit integers, and ``vpdpwssd`` adds
+two products of 16-bit integers. On a processor without these instructions, 8-bit integers are widened while they are
+packed, and ``vpmaddwd`` multiplies.
 
-``vpdpbusd`` takes one operand as unsigned and the other as signed. The operands are both signed or both unsigned, so packing
-inverts the upper bit of every element of B. Read as the other kind, each element is then greater by 128, or less. This adds
-to a row of C the product of a row of A with a column of 128, or of −128; the byte 0x80 is both. That number is computed once
-for a row of a block of A, and the sums of the row begin with its negative.
+``vpdpbusd`` reads one operand as unsigned and the other as signed. But both operands are signed, or both are unsigned.
+So packing inverts the upper bit of every element of B. Read as the other kind, each element is then greater by 128, or
+less by 128. This adds to each row of C the product of a row of A and a column of 128, or of −128; the byte 0x80
+represents both. That number is computed once for each row of a block of A, and the sums of the row begin with its
+negative.
 
-A row of A that consists of whole words is read where it lies (``jobs.lies_well``): 1 to 8 % faster from 1,024³ down to 256³.
+A row of A that consists of whole words is read without packing (``jobs.lies_well``). This is 1 to 8 % faster, for
+products from 1,024³ down to 256³.
 """
 
 from collections.abc import Callable
@@ -28,7 +32,8 @@ LEAST_WORK = 100**3
 
 
 def integer_product(chosen: Blocking, of_bytes: str, of_words: str) -> tuple[dots.DotBlocks, Callable[..., None]]:
-    """The blocks, and a function ``multiply(a, b, c, space, counters)`` with these instructions for 8 and 16 bits."""
+    """The blocks of the kernel, and a function ``multiply(a, b, c, space, counters)`` that uses these instructions for
+    8 and 16 bits."""
     blocks = dots.DotBlocks(chosen)
     mr, lanes = chosen.mr, chosen.vector_bits // 32
     start_of, start_in_corner = blocks.number("start_at"), blocks.start_at - blocks.tile_at

@@ -1,9 +1,9 @@
 """The kernel for 8-bit integers on tile registers: one instruction multiplies 16 rows by 16 columns over 64 steps of k.
 
-C is int32, exact modulo 2³², or as narrow as the operands, as in ``cpu/integer_dots``. ``tdpbssd`` takes two signed operands
-and ``tdpbuud`` two unsigned ones, so no sum needs a correction. It makes 1,024 multiply-adds in a cycle: eight times as many
-as ``vpdpbusd`` with two vector units. Whole tiles of an int32 C are added up where they lie; others, and all of a narrow C,
-in a buffer.
+As in ``cpu/integer_dots``, C is int32 and exact modulo 2³², or as narrow as the operands. ``tdpbssd`` takes two signed
+operands and ``tdpbuud`` two unsigned ones, so no sum needs a correction. Each makes 1,024 multiply-adds in a cycle,
+eight times as many as ``vpdpbusd`` with two vector units. Whole tiles of an int32 C are summed directly in C. Other
+tiles, and all tiles of a narrow C, are summed in a buffer.
 """
 
 from collections.abc import Callable

@@ -1,15 +1,16 @@
-"""The kernel for a small k, where writing C takes most of the time: C is written once, and past the caches.
+"""The kernel for a small k, with which writing C takes most of the time. C is written once, and bypasses the caches.
 
-At k = 4 an element of C costs 8 operations and 4 or 8 bytes, so the *writes* to memory set the time. A store through the
-caches first fetches the line that it overwrites, so every byte of C moves twice. A C larger than the caches is therefore
-written by streaming stores, straight from the accumulators, at 41 GB/s instead of 25; NumPy reaches 19. They need every
-row of C to begin at a multiple of the vector size. Where C is not streamed, its rows are prefetched while their sums are
-computed: otherwise a store to part of a cache line would fetch the line only when it executes. The prefetch makes it 2 to 3
-times as fast.
+At k = 4 an element of C costs 8 operations and 4 or 8 bytes, so the *writes* to memory determine the time. A store
+through the caches first fetches the line that it overwrites, so every byte of C is moved twice. Therefore a C larger
+than the caches is written by streaming stores, directly from the accumulators, at 41 GB/s instead of 25 GB/s; NumPy
+reaches 19 GB/s. Streaming stores need every row of C to begin at a multiple of the vector size. If C is not streamed,
+its rows are prefetched while their sums are computed. Otherwise a store to a part of a cache line would fetch the line
+only when the store executes. This prefetch makes the product 2 to 3 times as fast.
 
-Nothing is packed: k elements of a row of A and k rows of B are in L1 or L2 where they lie. A B larger than that is cut into
-strips of columns, and all of C under a strip is computed before the next one. A buffer for finished tiles, streamed to C row
-by row, was no faster than plain stores: the core had nothing to compute while it waited for its stores.
+Nothing is packed, because k elements of a row of A and k rows of B stay in L1 or L2. A larger B is cut into strips of
+columns, and all columns of C that belong to a strip are computed before the next strip. A buffer for finished tiles,
+which were then streamed to C row by row, was no faster than plain stores, because the core had nothing to compute while
+it waited for its stores.
 """
 
 from tilewright.cpu import codegen
@@ -40,8 +41,10 @@ buffer = codegen.stack_buffer(MR * NV * BITS // 32)
 
 
 def suits(m: int, n: int, k: int) -> bool:
-    """Whether k is small for such a C. With more than 32 steps packing is faster where C has few rows or columns, and with
-    more than 48 everywhere (2,600 × 2,304 × 60 of float64 on a Xeon: 18.5 ms for 25.7)."""
+    """Whether k is small for a C of this size.
+
+    With more than 32 steps packing is faster if C has few rows or columns, and with more than 48 steps for every C. A
+    float64 product of 2,600 × 2,304 × 60 on a Xeon took 18.5 ms with packing and 25.7 ms without."""
     most = 16 if m * n <= SMALL else 32 if min(m, n) < 384 else 48
     return 0 < k <= most and n >= 8 and m * n >= 65536
 

@@ -1,10 +1,12 @@
-"""The kernel of ``algorithm="strassen"``: blocks are added up while they are packed, products while they are written back.
+"""The kernel of ``algorithm="strassen"``: blocks of A and B are added while they are packed, and products are added
+while they are written to C.
 
-The ladder's kernels (S1.13 to S1.15) apply the scheme around complete products, and pay for its additions with
-temporaries and memory traffic. Here the additions are part of accesses that the engine makes anyway (the idea of Huang,
-Smith, Henry and van de Geijn, Strassen's algorithm reloaded, 2016): packing reads four quarters once and writes the seven
-sums that are multiplied, and a product is added from registers to the tiles of every quarter of C that the scheme names.
-With more levels, blocks take the place of quarters: each term of the outer scheme is one more block to read or to write.
+The ladder's kernels (S1.13 to S1.15) apply the scheme around complete products, so its additions cost temporaries and
+memory traffic. Here the additions are part of memory accesses that the engine makes anyway. This is the idea of Huang,
+Smith, Henry and van de Geijn, Strassen's algorithm reloaded, 2016. Packing reads four quarters once and writes the
+seven sums that are multiplied. A product is added from registers to the tiles of every quarter of C that the scheme
+names. With more levels there are blocks instead of quarters: each term of the outer scheme is one more block to read or
+to write.
 
     for columns j0, steps of k p0            NC columns of each block, KC steps: a panel of B
       for outer in 7^(levels − 1)            products of the outer levels
@@ -16,10 +18,10 @@ With more levels, blocks take the place of quarters: each term of the outer sche
               for tiles of the strip         micro-kernel → tiles of four quarters, which stay in L2
             tiles → C                        once a term of the outer scheme
 
-So a term of the outer scheme reads and writes 4 tiles of C for 7 products, where a classical product does so for each, and
-the workspace holds panels and tiles only. m and n are cut into blocks, k is not: every KC·2^levels steps of k are a product
-of their own, which keeps the error bound low. Sizes need not be even: blocks end at whole tiles, and elements outside A and
-B are read as zero.
+So a term of the outer scheme reads and writes 4 tiles of C for 7 products; a classical product reads and writes a tile
+for each product. The workspace holds only panels and tiles. m and n are cut into blocks, but k is not: every
+KC·2^levels steps of k are a separate product, which keeps the error bound low. Sizes need not be even: blocks end at
+whole tiles, and elements outside A and B are read as zero.
 """
 
 import math
@@ -74,7 +76,8 @@ copy_in = codegen.packer(BITS)
 
 @codegen.njit(nogil=True)
 def levels_of(m, n, k, leaf):
-    """How many levels: sizes are halved while all are above ``leaf``; 0 means the rule measured on this engine."""
+    """The number of levels. Sizes are halved as long as all are above ``leaf``; 0 means the rule that was measured for
+    this engine."""
     least = min(m, n, k)
     if leaf == 0:
         return 3 if least > THREE_FROM else 2 if least > TWO_FROM else 0
@@ -89,7 +92,7 @@ def levels_of(m, n, k, leaf):
 
 @codegen.njit(nogil=True)
 def corner_of(part, side, t, quarter):
-    """Where a quarter of term ``t`` begins: row and column in the whole matrix."""
+    """Where a quarter of term ``t`` begins: its row and column in the whole matrix."""
     outer, halves, block, start, _ = part
     down, right = halves * TERMS[outer, side, t, 0] + quarter // 2, halves * TERMS[outer, side, t, 1] + quarter % 2
     return down * block[0] + start[0], right * block[1] + start[1]
@@ -97,9 +100,10 @@ def corner_of(part, side, t, quarter):
 
 @codegen.njit(nogil=True)
 def sum_quarters(x, side, part, space, sums, distance):
-    """Write the quarters of an outer sum, ``distance`` elements apart, in rows as long as the part; zeros outside x.
+    """Write the quarters of an outer sum, which are ``distance`` elements apart, in rows as long as those of the part.
+    Elements outside x are zeros.
 
-    An x without unit stride along its rows is copied to rows first, after the sums.
+    If x has no unit stride along its rows, it is first copied to rows, which are stored after the sums.
     """
     outer, halves, (rows, columns) = part[0], part[1], part[4]
     in_rows = x.strides[1] == x.itemsize
@@ -121,7 +125,7 @@ def sum_quarters(x, side, part, space, sums, distance):
 
 @codegen.njit(nogil=True)
 def pack_a(a, part, space, sums, at):
-    """Pack seven blocks of A, or one without levels, in rows A_STRIDE apart."""
+    """Pack seven blocks of A, or one if there are no levels, in rows that are A_STRIDE apart."""
     outer, halves, block, (top, left), (height, depth) = part
     in_rows = a.strides[1] == a.itemsize
     high, wide = (
@@ -143,7 +147,8 @@ def pack_a(a, part, space, sums, at):
 
 @codegen.njit(nogil=True)
 def pack_b(b, part, space, sums, at, panel, sliver, nr):
-    """Pack BAND rows of seven panels of B, or of one: panels lie ``panel`` apart, slivers ``sliver``, and rows ``nr``."""
+    """Pack BAND rows of seven panels of B, or of one. Panels are ``panel`` apart, slivers ``sliver``, and rows
+    ``nr``."""
     outer, halves, block, (top, left), (height, width) = part
     for j in range(0, width, WIDE):
         columns = min(WIDE, width - j)
@@ -163,7 +168,7 @@ def pack_b(b, part, space, sums, at, panel, sliver, nr):
 
 @codegen.njit(nogil=True)
 def multiply_panels(space, a_at, b_at, panel, tiles_at, c, part, kc, overwrite, nr):
-    """The products of blocks of A with panels of B; a strip's tiles of C are collected before they are written."""
+    """Multiply blocks of A by panels of B. The tiles of C of a strip are collected before they are written."""
     outer, halves, block, (top, left), (height, width) = part
     size, high, last = MR * nr, height // MR, 6 if halves == 2 else 0
     for j0 in range(0, width, STRIP * nr):
@@ -190,7 +195,8 @@ def multiply_panels(space, a_at, b_at, panel, tiles_at, c, part, kc, overwrite, 
 
 @codegen.njit(nogil=True)
 def to_c(space, tile, c, part, quarter, overwrite):
-    """Write a tile to its places in C, one for each term of the outer product; or prefetch them, if ``tile`` is −1."""
+    """Add a tile to its places in C, one for each term of the outer product; or prefetch these places, if ``tile`` is
+    −1."""
     outer, (mr, nr) = part[0], part[4]
     ldc = c.strides[0] // c.itemsize
     for t in range(COUNTS[outer, C]):
@@ -219,15 +225,17 @@ TICKET, TAKEN, PACKED, DONE, FIRST_JOB = 0, 1, 2, 4, 6
 
 
 def workspace(m: int, n: int, k: int) -> int:
-    """Two buffers of seven panels of B, and for each thread its blocks of A, tiles and sums."""
+    """The number of elements for two buffers of seven panels of B, and for each thread's blocks of A, tiles and
+    sums."""
     return 2 * 7 * min(k, KC) * min(n + NR, NC) + min(SLOTS(), math.ceil(m / MR)) * ((BLOCKS + TILES) * MC() + SUMS)
 
 
 def error_bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
-    """A level makes at most 12 products of elements where there was one (4 + 2 + 2 + 4 in C11), each half as deep in k.
+    """The factor of the error bound. Each level turns one product of elements into at most 12 (4 + 2 + 2 + 4 in C11),
+    each half as deep in k.
 
-    Each is rounded once for every step of its panel of k, for the sums of blocks, and whenever it is added to a tile or to
-    C; what powers of u add to that is within a thousandth.
+    Each product is rounded once for every step of its panel of k, once for each sum of blocks, and whenever it is added
+    to a tile or to C. Higher powers of u add less than a thousandth to the bound.
     """
     levels = levels_of.py_func(m, n, k, leaf)
     if levels == 0:
@@ -240,7 +248,8 @@ def error_bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
 
 @codegen.njit(nogil=True)
 def strassen_job_of(ticket, bands, jobs):
-    """Phase, number, and whether to pack: the panels of a phase are packed in the middle of the phase before."""
+    """The phase of a job, its number, and whether it packs. The panels of a phase are packed in the middle of the phase
+    before it."""
     if ticket < bands:
         return 0, ticket, True
     t, index = (ticket - bands) // (bands + jobs), (ticket - bands) % (bands + jobs)

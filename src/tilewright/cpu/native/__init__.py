@@ -1,8 +1,9 @@
-"""The C front ``tilewright._native``: short calls enter it with arrays or tensors, and leave it with their product.
+"""The C front ``tilewright._native``: an extension module that reads the arrays or tensors of fast calls and returns
+their product.
 
-It reads them by the headers of Python, NumPy and the standard of DLPack, and calls machine code at addresses that Python
-gives: small and shared products on the CPU (``front.c``), recorded launches on a GPU (``gpu.c``). ``front()`` is the module,
-or None where none was built for this interpreter: then Python takes the long way, with the same results.
+It uses the headers of Python, NumPy and DLPack, and calls machine code at addresses that Python passes to it: small and
+shared products on the CPU (``front.c``), and recorded launches on a GPU (``gpu.c``). ``front()`` returns the module, or
+None if none was built for this interpreter. Without it Python takes the general path, with the same results.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ SOURCES = ("cpu/native/*.c", "cpu/native/*.h")
 
 
 def front_key() -> str:
-    """A key of the sources."""
+    """A key of the sources of the C front."""
     return fingerprint(*sources.files(SOURCES))
 
 
 @functools.cache  # in a checkout its sources are read
 def front() -> ModuleType | None:
-    """The extension module; None where it was not built, or from other sources than those of this checkout.
+    """The extension module. None if it was not built, or was built from other sources than those of this checkout.
 
-    None also without a GIL: it is written for that, but was never tested there.
+    Also None in a Python without a GIL: the module is written for this case, but was never tested in it.
     """
     if "t" in getattr(sys, "abiflags", ""):
         return None

@@ -1,1 +1,1 @@
-"""One kernel on the CPU: compiled, cached, shared among threads."""
+"""Runs one kernel on the CPU: it is compiled or found in a library, cached, and shared among threads."""

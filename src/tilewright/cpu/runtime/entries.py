@@ -1,9 +1,10 @@
-"""The functions that are compiled to machine code, with their argument types; and those of them that no kernel defines.
+"""The list of functions that are compiled to machine code, with their argument types. Functions that no kernel defines
+are defined here.
 
-The built library and the compiler in the process use the same list (``entries``). The kind of an entry says how it is
-called: a *kernel* by a team of threads, by an array of int64 that describes the call (``cpu.codegen.crew``); a *function*
-with numbers, addresses and arrays. The functions for small and for shared products are called by the C front
-(``cpu/native/front.c``), which reads and checks the arrays.
+The built library and the compiler in the process use the same list (``entries``). There are two kinds of entries. A
+*kernel* is called by a team of threads, with an array of int64 that describes the call (``cpu.codegen.crew``). A
+*function* is called with numbers, addresses and arrays. The C front (``cpu/native/front.c``) reads and checks arrays,
+and calls the functions for small and for shared products.
 """
 
 from __future__ import annotations
@@ -56,26 +57,28 @@ _better_transposed = _inner(
 
 
 def are_small(m: int, n: int, k: int) -> int:
-    """Whether products of these sizes are small."""
+    """Whether a product of these sizes is a small product."""
     return int(_suits(m, n, k))
 
 
 def are_small_or_of_vectors(m: int, n: int, k: int) -> int:
-    """The same, or whether a single product is planned for the kernel for vectors."""
+    """Whether a product of these sizes is small, or a single product for which the kernel for vectors is planned."""
     return int(_suits(m, n, k) or (_suits_vectors(m, n, k) and not _suits_before(m, n, k)))
 
 
 @_inner
 def matrix_at(data, rows, columns, row, column):
-    """The matrix at an address, with two strides in bytes."""
+    """The matrix at an address, with its two strides in bytes."""
     return as_strided(nb.carray(data, (rows, columns)), (rows, columns), (row, column))
 
 
 @_inner
 def batch_operands(a, b, c, batch):
-    """The first product of a batch as matrices, the number of products and the bytes from each to the next.
+    """The matrices of the first product of a batch, the number of products, and the bytes from each product to the
+    next.
 
-    It is the transposed product Cᵀ = Bᵀ·Aᵀ where C is column-major, or a column-major matrix times a vector.
+    If C is column-major, or if the product is a column-major matrix times a vector, this is the transposed product Cᵀ =
+    Bᵀ·Aᵀ.
     """
     m, n, k = batch[0], batch[1], batch[2]
     x, y = matrix_at(a, m, k, batch[3], batch[4]), matrix_at(b, k, n, batch[5], batch[6])
@@ -88,15 +91,16 @@ def batch_operands(a, b, c, batch):
 
 
 def products(a: Any, b: Any, c: Any, batch: Any) -> int:
-    """All products of a batch, in one call: ``batch`` points to the words of ``Batch`` in C. Returns 1, and something else
-    where it found no memory."""
+    """Compute all products of a batch. ``batch`` points to the words of ``Batch`` in C. Returns 1; any other number
+    means that there was not enough memory."""
     x, y, z, count, step_x, step_y, step_z = batch_operands(a, b, c, batch)
     products_of_kernel(x, y, z, count, step_x, step_y, step_z)
     return 1
 
 
 def products_with_vectors(a: Any, b: Any, c: Any, batch: Any) -> int:
-    """``products``, or a single product of a vector, or of a few, which the kernel for small ones does not suit."""
+    """Compute what ``products`` does, or a single product with a vector or a few vectors, which does not suit the
+    kernel for small products."""
     x, y, z, count, step_x, step_y, step_z = batch_operands(a, b, c, batch)
     if count == 1 and not _suits(x.shape[0], y.shape[1], x.shape[1]):
         _product_by_vectors(x, y, z)
@@ -111,8 +115,10 @@ _post, _settle, _publish = _inner(crew.post), _inner(crew.settle), _inner(crew.p
 
 
 def enough_threads_wait(call: Any, boxes: Any, count: int) -> int:
-    """Whether as many threads as the call needs stand by, or sleep and are worth waking, on the processors on which this one
-    may run. Those that stand by on its own are to leave, so that they can be woken elsewhere."""
+    """Whether enough threads for the call are polling, or sleep and are worth waking, on the processors on which this
+    thread may run.
+
+    Threads that poll on this thread's own processor are told to leave, so that they can be woken elsewhere."""
     words, addresses = nb.carray(call, COUNTERS), nb.carray(boxes, count)
     allowed, here, awake, asleep, busy = crew.processors(), crew.processor_here(), 0, 0, 0
     for i in range(count):
@@ -130,7 +136,8 @@ def enough_threads_wait(call: Any, boxes: Any, count: int) -> int:
 
 @_inner
 def posted(words, addresses, address, allowed, others, wakes):
-    """Post the call to so many others, to those that sleep if ``wakes``; returns how many are missing."""
+    """Post the call to ``others`` other threads; to sleeping ones only with ``wakes``. Returns the number of threads
+    that are missing."""
     for i in range(addresses.size):
         if others == 0:
             break
@@ -142,7 +149,7 @@ def posted(words, addresses, address, allowed, others, wakes):
 
 @_inner
 def write_matrix(words, i, data, rows, columns, row, column, transposed):
-    """Write matrix number i of a call: an address, its rows and columns, and two strides in bytes."""
+    """Write matrix number i into the words of a call: its address, its rows and columns, and two strides in bytes."""
     at = words_of.ARRAYS + 5 * i
     words[at], words[at + 1], words[at + 2], words[at + 3], words[at + 4] = data, rows, columns, row, column
     if transposed:
@@ -152,11 +159,12 @@ def write_matrix(words, i, data, rows, columns, row, column, transposed):
 def post_and_compute(
     call: Any, boxes: Any, count: int, a: int, b: int, c: int, batch: Any, space: int, itemsize: int
 ) -> int:
-    """Compute C = A·B on this thread and on those others that begin before it has ended. Returns 0 if one found no
-    memory.
+    """Compute C = A·B on this thread, and on each other thread that begins before this one has finished. Returns 0 if a
+    thread found no memory.
 
-    a, b, c and ``space``, the workspace, are addresses; ``batch`` points to the words of ``Batch`` in C, with one product;
-    C has elements of ``itemsize``. A column-major C is computed as the row-major product Cᵀ = Bᵀ·Aᵀ.
+    a, b, c and the workspace ``space`` are addresses. ``batch`` points to the words of the struct ``Batch`` in C, with
+    one product. The elements of the matrix C have ``itemsize`` bytes. If C is column-major, the row-major product Cᵀ =
+    Bᵀ·Aᵀ is computed.
     """
     words, addresses = nb.carray(call, COUNTERS), nb.carray(boxes, count)
     m, n, k, row, column = batch[0], batch[1], batch[2], batch[7], batch[8]
@@ -193,7 +201,8 @@ _POINTER = types.CPointer(types.int64)
 
 @dataclass(frozen=True)
 class Entry:
-    """A function to compile: what it returns (None where Numba finds it), the types of its arguments, Numba's options."""
+    """A function to compile: its return type (None if Numba finds it), the types of its arguments, and Numba's
+    options."""
 
     name: str
     kind: Kind
@@ -204,12 +213,13 @@ class Entry:
 
     @property
     def kernel(self) -> str:
-        """The name of its kernel; of other functions ``NO_KERNEL``."""
+        """The name of the kernel of this entry; ``NO_KERNEL`` for other functions."""
         return self.name.split()[1] if self.kind == "kernel" else NO_KERNEL
 
 
 def entries() -> Iterator[Entry]:
-    """Everything that a library has: for each kernel of the engine that this machine's instructions suit, each dtype."""
+    """All entries of a library: each kernel of the engine that this machine's instructions support, for each dtype, and
+    all functions."""
     for kernel in engine().values():
         if kernel.available:
             for dtype, result in dict.fromkeys(dtype_pairs(kernel)):
@@ -219,7 +229,7 @@ def entries() -> Iterator[Entry]:
 
 
 def dtype_pairs(kernel: Kernel) -> Iterator[tuple[str, str]]:
-    """The pairs of dtypes, of operands and of C, for which a kernel is compiled."""
+    """The pairs of dtypes for which a kernel is compiled: that of the operands, and that of C."""
     for name in kernel.dtypes:
         yield code_name(name), code_name(name)
         if name in kernel.sums:
@@ -227,8 +237,8 @@ def dtype_pairs(kernel: Kernel) -> Iterator[tuple[str, str]]:
 
 
 def kernel_entry(kernel: Kernel, dtype: str, result: str) -> Entry:
-    """A kernel for operands of a dtype and a C of another, or the same. Its tunable parameters follow the arrays as
-    arguments."""
+    """The entry of a kernel, for operands of a dtype and a C of the dtype ``result``. Tunable parameters of the kernel
+    follow the arrays as arguments."""
     operand, product = (nb.from_dtype(storage(name)) for name in (dtype, result))
     matrix, target = (types.Array(element, 2, "A" if kernel.strided else "C") for element in (operand, product))
     space = nb.from_dtype(np.dtype(kernel.space)) if kernel.space else product
@@ -264,7 +274,7 @@ def functions() -> dict[str, Entry]:
 
 
 def c_functions() -> dict[str, Entry]:
-    """The functions that the C front calls, by name: they take numbers and addresses."""
+    """The functions that the C front calls with numbers and addresses, by name."""
     found: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
         (function_name("are_small"), are_small, (_INDEX,) * 3),
         (function_name("are_small_or_of_vectors"), are_small_or_of_vectors, (_INDEX,) * 3),

@@ -1,4 +1,5 @@
-"""What machine code and Python both know: the words of a shared call, the kernels for small products, a limit on work."""
+"""Constants that both machine code and Python use: the words of a shared call, the kernels for small products, a limit
+on work."""
 
 from __future__ import annotations
 

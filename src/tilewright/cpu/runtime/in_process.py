@@ -1,4 +1,5 @@
-"""Machine code that Numba compiles in this process: the ladder's, that of kernels on trial, and of a changed engine."""
+"""Machine code that Numba compiles in this process: kernels of the ladder, kernels that a tuner tries, and an engine
+whose sources have changed."""
 
 from __future__ import annotations
 
@@ -38,31 +39,31 @@ _alive: list[Any] = []
 
 
 class Compiler:
-    """Compiles what the engine calls when it is first asked for, and keeps it on disk.
+    """Compiles each function of the engine when it is first requested, and caches it on disk.
 
-    All on another thread: an interrupt would leave the compiler's locks taken and its registries half filled. What was
-    compiled stays for the life of the process, and so does the one object of this class.
+    All of this runs on another thread, because an interrupt would leave the compiler's locks taken and its registries
+    half filled. Compiled functions, and the only object of this class, exist until the process ends.
     """
 
     @functools.cache  # noqa: B019
     def kernel(self, kernel: Kernel, dtype: str, result: str) -> CompiledKernel:
-        """As ``machine_code.CodeSource``."""
+        """See ``machine_code.CodeSource.kernel``."""
         return run_on_thread(lambda: _kernel(kernel, dtype, result))
 
     @functools.cache  # noqa: B019
     def function(self, name: str) -> Callable[..., int]:
-        """As ``machine_code.CodeSource``."""
+        """See ``machine_code.CodeSource.function``."""
         dispatcher: Callable[..., int] = run_on_thread(lambda: _compiled(entries.functions()[name]))
         return dispatcher
 
     @functools.cache  # noqa: B019
     def address(self, name: str) -> int:
-        """As ``machine_code.CodeSource``."""
+        """See ``machine_code.CodeSource.address``."""
         return run_on_thread(lambda: _c_function(entries.c_functions()[name]))
 
 
 class CompiledKernel:
-    """A kernel's machine code, as ``machine_code.Code``."""
+    """The machine code of a kernel that was compiled in this process: a ``machine_code.Code``."""
 
     def __init__(self, dispatcher: Any) -> None:
         self.dispatcher = dispatcher
@@ -72,7 +73,7 @@ class CompiledKernel:
 
     @cached_property
     def address(self) -> int:
-        """Where it is."""
+        """The address of the machine code."""
         return _address(self.dispatcher)
 
 
@@ -82,7 +83,8 @@ def _kernel(kernel: Kernel, dtype: str, result: str) -> CompiledKernel:
 
 
 def fresh_assembly(kernel: Kernel, dtype: str) -> str:
-    """The assembly of a kernel, which is compiled anew: machine code from the cache cannot be disassembled."""
+    """The assembly of a kernel. The kernel is compiled anew, because machine code from the cache cannot be
+    disassembled."""
     entry = entries.kernel_entry(kernel, dtype, dtype)
     dispatcher: Any = nb.njit(nogil=True, **entry.options)(entry.function)
     dispatcher.compile(entry.arguments)
@@ -205,15 +207,16 @@ class _CheckedFiles(caching.IndexDataCacheFile):
 class CodeCache(caching.FunctionCache):
     """Numba's cache with one index file for each dtype, source and blocking.
 
-    A shared index loses or mixes up entries when two processes write it at once. The source is the one that was loaded:
-    the file on disk may have changed since. A tuner makes many blockings.
+    A single index would lose or mix up entries if two processes wrote it at once. The source is the one that was
+    loaded, because the file on disk may have changed since. The blocking is part of the name because a tuner makes many
+    blockings.
 
-    A cache that fails costs a compilation, never a product: a file that a crash left incomplete is written again, and a
-    failure to write (a full disk) is reported once.
+    If the cache fails, code is compiled again, and no product fails. A file that a crash left incomplete is written
+    again. A failure to write, such as a full disk, is reported once.
 
-    Numba tells closures of the same function apart by a number in their names. It counts from 1 in each process, so
-    machine code from two processes may have two functions of one name, and the linker takes the first for both. Here
-    each compilation counts from a number of its own, which its key determines.
+    Numba distinguishes closures of the same function by a number in their names, which starts at 1 in each process. So
+    machine code from two processes may hold two functions with the same name, and the linker would use the first for
+    both. Here the number of each compilation starts at a value that is determined by its key.
     """
 
     _impl_class = _Impl
@@ -233,7 +236,7 @@ class CodeCache(caching.FunctionCache):
             self.disable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Like Numba's; None for a file that a crash left incomplete. ``on_miss`` is called before a compilation."""
+        """As in Numba's cache. None if a crash left the file incomplete. ``on_miss`` is called before a compilation."""
         try:
             found = super().load_overload(sig, target_context)
         except Exception:  # an incomplete pickle may raise any exception
@@ -246,7 +249,7 @@ class CodeCache(caching.FunctionCache):
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Like Numba's; a failure to write is reported once."""
+        """As in Numba's cache. A failure to write is reported once."""
         bytecode.FunctionIdentity._unique_ids = _numbers_of_numba
         try:
             super().save_overload(sig, data)

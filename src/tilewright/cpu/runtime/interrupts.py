@@ -1,9 +1,9 @@
 """Work whose clean-up no interrupt can prevent.
 
-Python raises KeyboardInterrupt, and whatever else a signal handler raises, between any two bytecodes: also between a
-``try`` and the statement before it, and inside a ``finally``. So no Python code can guarantee that its clean-up runs. One
-call of C code can: no bytecode of the caller lies in between. ``ensured`` is that call. ``run_on_thread`` runs a function on
-a thread of its own, where no signal handler runs.
+Python raises KeyboardInterrupt, or another exception of a signal handler, between any two bytecodes: also between a
+``try`` and the statement before it, and inside a ``finally``. So no Python code can guarantee that its clean-up runs. A
+single call of C code can, because no bytecode of the caller runs during the call. ``ensured`` is such a call.
+``run_on_thread`` runs a function on another thread, on which no signal handler runs.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ Result = TypeVar("Result")
 
 
 def ensured(body: Callable[[], Result], cleanup: Callable[[], None]) -> Result:
-    """The result of ``body()``, after ``cleanup()`` has run to its end, even if either raised an exception.
+    """The result of ``body()``. ``cleanup()`` always runs to its end, even if ``body`` or ``cleanup`` raises an
+    exception.
 
-    ``cleanup`` is called again each time an interrupt ends it early: it must continue from any state and raise nothing
-    itself. Raises the first exception.
+    Each time an interrupt ends ``cleanup`` early, it is called again. So it must be able to continue from any state,
+    and must not raise anything itself. Raises the first exception.
 
     >>> ensured(lambda: 3, lambda: print("cleaned up"))
     cleaned up
@@ -36,12 +37,12 @@ def ensured(body: Callable[[], Result], cleanup: Callable[[], None]) -> Result:
 
 
 def run_on_thread(function: Callable[[], Result], stop: Callable[[], None] | None = None) -> Result:
-    """The result of ``function()``, computed on another thread, in this one's context.
+    """The result of ``function()``, which runs on another thread with this thread's context variables.
 
-    For code that an interrupt would leave broken: compilers, other libraries' locks, files. An interrupt ends the wait and
-    is raised at once, while the function runs on to its end. With ``stop``, an interrupt calls ``stop()`` on another thread,
-    which should make the function end soon, and the interrupt is raised when the function has ended. Where the system starts
-    no more threads, the function runs on this one.
+    It is for code that an interrupt would leave in a broken state: compilers, locks of other libraries, files. An
+    interrupt ends the wait and is raised at once; the function continues to its end. With ``stop``, an interrupt calls
+    ``stop()`` on another thread, which should make the function end soon. The interrupt is then raised when the
+    function has ended. If the system cannot start a thread, the function runs on this one.
 
     >>> run_on_thread(lambda: threading.current_thread() is threading.main_thread())
     False

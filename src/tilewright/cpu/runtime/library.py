@@ -27,9 +27,10 @@ NO_KERNEL = "functions"
 
 
 def code_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype whose machine code multiplies ``dtype``: itself, and for unsigned integers the signed ones of the same bits.
+    """The dtype whose machine code multiplies ``dtype``: for unsigned integers the signed integers with as many bits,
+    otherwise ``dtype`` itself.
 
-    Modulo 2^bits the sums of products are the same, so one compilation serves both.
+    Modulo 2^bits the sums of products of both are the same, so one compilation is enough.
 
     >>> code_dtype(np.dtype("uint16")), code_dtype(np.dtype("float32"))
     (dtype('int16'), dtype('float32'))
@@ -38,17 +39,17 @@ def code_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def code_name(dtype: str) -> str:
-    """The same by names, of which NumPy does not know all."""
+    """``code_dtype`` for the name of a dtype; some names are unknown to NumPy."""
     return dtype.removeprefix("u")
 
 
 def storage(dtype: str) -> np.dtype:
-    """The dtype with which compiled code sees elements of a dtype."""
+    """The dtype as which compiled code sees the elements of a dtype."""
     return STORAGE.get(dtype) or np.dtype(dtype)
 
 
 def kernel_name(kernel: str, dtype: str, result: str) -> str:
-    """A kernel for operands of a dtype and a C of another, or the same.
+    """The name in a library of a kernel for operands of a dtype and a C of the dtype ``result``.
 
     >>> kernel_name("cpu/packed", "float32", "float32")
     'kernel cpu/packed float32 float32'
@@ -57,12 +58,12 @@ def kernel_name(kernel: str, dtype: str, result: str) -> str:
 
 
 def products_name(dtype: str) -> str:
-    """The loop over a batch of small products."""
+    """The name in a library of the loop over a batch of small products."""
     return f"products {dtype}"
 
 
 def function_name(function: str, dtype: str = "") -> str:
-    """A function that Python calls with numbers and arrays."""
+    """The name in a library of a function that Python calls with numbers and arrays."""
     return f"{function} {dtype}".strip()
 
 
@@ -81,14 +82,15 @@ FAILED = -(1 << 63)
 
 @functools.cache  # reads all sources
 def sources_key() -> str:
-    """A key of the sources of a library."""
+    """A key of the sources from which a library is built."""
     return fingerprint(*sources.files(SOURCES))
 
 
 def built_level(here: Machine) -> InstructionLevel | None:
-    """The best level of a machine, if a library was built for it and has its vectors.
+    """The machine's best instruction level, if a library was built for it and uses vectors as wide as the machine's;
+    otherwise None.
 
-    No library of a lower level is used, because Python computes the sizes of workspace from the tiles of this machine's best
+    A library of a lower level is never used, because Python computes the sizes of workspace from the tiles of the best
     level.
     """
     arch = here.system.rpartition(" ")[2]
@@ -102,7 +104,7 @@ def built_level(here: Machine) -> InstructionLevel | None:
 
 @functools.cache  # the library stays loaded
 def support_function(name: str) -> int | None:
-    """The address of a function that does not depend on the processor; None where no library was built."""
+    """The address of a function that does not depend on the processor; None if no library was built."""
     level = built_level(machine())
     if level is None or not is_current(level):
         return None
@@ -110,8 +112,8 @@ def support_function(name: str) -> int | None:
 
 
 def is_current(level: InstructionLevel) -> bool:
-    """Whether there is a library of a level that was built from these sources. Those of an installed package do not
-    change."""
+    """Whether there is a library of this level that was built from the present sources. The sources of an installed
+    package never change."""
     about = BUILT / f"{level.name}.json"
     if not about.is_file():
         return False
@@ -122,7 +124,7 @@ def is_current(level: InstructionLevel) -> bool:
 
 
 class BuiltLibrary:
-    """A built library: its functions by name."""
+    """A built library of machine code, with its functions by name."""
 
     def __init__(self, level: InstructionLevel, folder: Path = BUILT) -> None:
         self.level, self.path = level, folder / level.file_name
@@ -131,28 +133,28 @@ class BuiltLibrary:
         self._functions = frozenset(self.about["functions"])
 
     def write_settings(self, settings: dict[str, int]) -> None:
-        """Write this machine's numbers, such as sizes of caches and blocks, into the library."""
+        """Write this machine's numbers, such as the sizes of caches and blocks, into the loaded library."""
         for name in self.about["settings"]:
             ctypes.c_int64.in_dll(self._dll, f"tilewright.setting.{name}").value = settings[name]
 
     def has(self, name: str) -> bool:
-        """Whether it has a function."""
+        """Whether the library has a function of this name."""
         return name in self._functions
 
     def address(self, name: str) -> int:
-        """Where a function's machine code is."""
+        """The address of a function's machine code."""
         found = ctypes.cast(self._dll[name], ctypes.c_void_p).value
         assert found is not None
         return found
 
     @functools.cache  # noqa: B019  # lives as long as the process
     def function(self, name: str) -> BuiltFunction:
-        """A function that is called with numbers and arrays."""
+        """A function that can be called with numbers and arrays."""
         return BuiltFunction(self._dll[name])
 
 
 def data_address(words: np.ndarray) -> int:
-    """The address of the data of a writable 1-D array, five times as fast as ``words.ctypes.data``."""
+    """The address of the data of a writable 1-D array. This is five times as fast as ``words.ctypes.data``."""
     return _addressof(_from_buffer(words)) if words.size else words.ctypes.data
 
 
@@ -161,7 +163,8 @@ _from_buffer: Any = ctypes.c_char.from_buffer  # whose stubs do not know that ar
 
 
 class BuiltFunction:
-    """A function of a library, called with numbers and arrays. Raises MemoryLimitError where it finds no memory."""
+    """A function of a library, which is called with numbers and arrays. Raises MemoryLimitError if there is not enough
+    memory."""
 
     def __init__(self, code: Any) -> None:
         self._code = code

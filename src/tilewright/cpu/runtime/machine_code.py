@@ -1,8 +1,9 @@
-"""Where this process gets the engine's machine code: from the library that was built for its processor, or from a compiler.
+"""Gets the engine's machine code for this process: from the library that was built for its processor, or from a
+compiler.
 
-``$TILEWRIGHT_COMPILE=1`` has the engine compiled in the process even if there is a library: for changes of its kernels. The
-ladder, a user's kernels and tiles that ``tilewright tune`` tries are always compiled here, by Numba (``tilewright[lab]``).
-Where there is neither library nor compiler, NumPy multiplies.
+With ``$TILEWRIGHT_COMPILE=1`` the engine is compiled in the process even if there is a library. This is for developers
+who change its kernels. Numba (``tilewright[lab]``) always compiles the kernels of the ladder, users' kernels, and tile
+sizes that ``tilewright tune`` tries. If there is neither a library nor a compiler, NumPy multiplies.
 """
 
 from __future__ import annotations
@@ -29,20 +30,21 @@ _FORBIDDEN = "NUMBA_DISABLE_JIT"
 
 
 class Code(Protocol):
-    """A kernel's machine code: called with its arrays, and by other machine code at an address."""
+    """The machine code of one kernel: Python calls it with arrays, and other machine code calls it at its address."""
 
     @property
     def address(self) -> int:
-        """Where it is."""
+        """The address of the machine code."""
 
     def __call__(self, *arrays: np.ndarray, **params: Any) -> None: ...
 
 
 class CodeSource(Protocol):
-    """Gives machine code. Each method returns the same each time it is called with the same."""
+    """A source of machine code: a built library, or a compiler. Each method always returns the same object for the same
+    arguments."""
 
     def kernel(self, kernel: Kernel, dtype: str, result: str) -> Code:
-        """A kernel for operands of a dtype and a C of ``result``, as compiled code sees them."""
+        """A kernel for operands of ``dtype`` and a C of ``result``, both as compiled code sees them."""
 
     def function(self, name: str) -> Callable[..., int]:
         """A function that is called with numbers and arrays."""
@@ -53,7 +55,7 @@ class CodeSource(Protocol):
 
 @functools.cache  # stays as it was at first: machine code is loaded, and sizes of workspace follow from it
 def engine_code() -> CodeSource | None:
-    """Where the engine's machine code comes from; None where NumPy has to multiply."""
+    """The source of the engine's machine code; None if NumPy must multiply."""
     if _is_sub_interpreter():
         return None
     if os.environ.get(VARIABLE) != "1" and (found := _library()) is not None:
@@ -62,14 +64,15 @@ def engine_code() -> CodeSource | None:
 
 
 def why_numpy() -> str:
-    """Why there is no machine code, where there is none."""
+    """The reason why there is no machine code, as text."""
     if _is_sub_interpreter():
         return "this is a sub-interpreter, to which machine code does not belong"
     return f"{_why_no_library()}, and {_why_no_compiler()}"
 
 
 def kernel_code(kernel: Kernel, dtype: str, result: str) -> Code:
-    """A kernel's machine code: the library's, or compiled now. Raises UnavailableError where neither is possible."""
+    """The machine code of a kernel, from the library or compiled now. Raises UnavailableError if neither is
+    possible."""
     source = engine_code()
     if isinstance(source, BuiltCode) and not source.has(kernel, dtype, result):
         source = _compiler()
@@ -80,7 +83,7 @@ def kernel_code(kernel: Kernel, dtype: str, result: str) -> Code:
 
 
 def need_machine_code(what: str) -> CodeSource:
-    """Where machine code comes from. Raises UnavailableError if there is none for ``what``."""
+    """The source of machine code. Raises UnavailableError if there is none; ``what`` is the subject of the message."""
     source = engine_code()
     if source is None:
         raise UnavailableError(f"{what} must be compiled, and {why_numpy()}: {how_to_install('lab')}")
@@ -88,7 +91,7 @@ def need_machine_code(what: str) -> CodeSource:
 
 
 def describe_code() -> str:
-    """Which machine code is in use and why, in a line."""
+    """A line of text that says which machine code is used, and why."""
     source = engine_code()
     if source is None:
         return f"none: {why_numpy()}; NumPy multiplies"
@@ -130,7 +133,7 @@ def _why_no_library() -> str:
 
 
 class BuiltCode:
-    """Machine code of a library."""
+    """A built library as a source of machine code."""
 
     def __init__(self, library: Any) -> None:
         from ...kernels.catalog import engine
@@ -142,7 +145,8 @@ class BuiltCode:
         self.run_call = library.function("run_call")
 
     def has(self, kernel: Kernel, dtype: str, result: str) -> bool:
-        """Whether there is code of this kernel: not of a changed one, nor of one that was loaded again with another tile."""
+        """Whether the library holds this kernel. It holds neither a changed kernel nor one that was loaded again with
+        another tile."""
         return kernel in self._kernels and self._library.has(kernel_name(kernel.name, dtype, result))
 
     @functools.cache  # noqa: B019  # lives as long as the process
@@ -161,7 +165,7 @@ class BuiltCode:
 
 
 class BuiltKernel:
-    """A kernel of a library, for a team of threads."""
+    """A kernel of a built library, called by a team of threads."""
 
     def __init__(self, address: int, run_call: Callable[..., int], with_params: Callable[..., int] | None) -> None:
         self.address, self._run_call, self._with_params = address, run_call, with_params
@@ -175,7 +179,8 @@ class BuiltKernel:
         self.run(call_words(self, *arrays))
 
     def run(self, call: np.ndarray) -> None:
-        """The same for a call in words; the arrays must outlive it. Raises MemoryError where a thread finds none."""
+        """Run the kernel for a call that is encoded in words. The arrays must exist until it ends. Raises MemoryError
+        if a thread finds no memory."""
         if not self._run_call(call):
             raise MemoryError("the workspace is smaller than one thread needs")
 

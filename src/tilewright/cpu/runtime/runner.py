@@ -1,12 +1,14 @@
 """Runs one CPU kernel: gets its machine code and workspace, and cuts C, or a batch of products, among threads.
 
-A kernel is a function of three matrices and does not know of threads. It declares how its C may be cut: ``rows`` (bands
-of whole rows stay contiguous) or ``tiles`` (rectangles; for kernels that take any strides). A ``team`` kernel distributes
-its own work: all threads run the same function on the same operands and take jobs by counters that they share.
+A kernel is a function of three matrices and does not know of threads. It declares how its C may be cut among threads:
+``rows`` means bands of whole rows, which stay contiguous; ``tiles`` means rectangles, for kernels that take any
+strides. A ``team`` kernel distributes its work itself: all threads run the same function on the same operands, and take
+jobs by shared counters.
 
-Workspace is cached between calls: fresh memory costs a page fault every 4 KiB. A buffer is taken and put back by one
-operation of a dict each. There is no lock, which an interrupt could leave taken; a buffer that an interrupt loses is freed
-with its last reference. Of a batch a native loop computes small products, and threads take portions.
+Workspace is cached between calls, because new memory costs a page fault every 4 KiB. Taking a buffer and putting it
+back are one operation of a dict each. There is no lock, because an interrupt could leave it taken. A buffer that an
+interrupt loses is freed with its last reference. For a batch of small products, threads take portions of the batch, and
+a compiled loop computes the products of a portion.
 """
 
 from __future__ import annotations
@@ -48,9 +50,10 @@ _NOTHING = aligned_empty((0,), np.uint8)
 
 @contextlib.contextmanager
 def take_workspace(nbytes: int) -> Iterator[np.ndarray]:
-    """At least ``nbytes`` uninitialised bytes on a 64-byte boundary, for this call alone until the block is left.
+    """A context manager: at least ``nbytes`` uninitialised bytes on a 64-byte boundary, which no other call uses until
+    the ``with`` block ends.
 
-    Raises MemoryLimitError, with the size, if there is not enough memory.
+    Raises MemoryLimitError, which names the size, if there is not enough memory.
 
     >>> with take_workspace(100) as memory:
     ...     memory.size >= 100, memory.dtype.name
@@ -64,8 +67,8 @@ def take_workspace(nbytes: int) -> Iterator[np.ndarray]:
 
 
 def take_buffer(nbytes: int) -> np.ndarray:
-    """What ``take_workspace`` gives, until ``put_back_buffer``: it saves a microsecond. A buffer that is not put back is
-    freed with its last reference."""
+    """The buffer that ``take_workspace`` gives, until ``put_back_buffer`` is called. This is a microsecond faster. A
+    buffer that is not put back is freed with its last reference."""
     if not nbytes:
         return _NOTHING
     # Mostly there is one buffer. A product that has evicted this code from the caches pays for every line of it.
@@ -81,7 +84,7 @@ def take_buffer(nbytes: int) -> np.ndarray:
 
 
 def release_workspace() -> None:
-    """Free the cached buffers; running products keep theirs."""
+    """Free the cached buffers. Running products keep their own."""
     _cached.clear()
 
 
@@ -103,7 +106,7 @@ def _taken(nbytes: int) -> np.ndarray | None:
 
 
 def put_back_buffer(memory: np.ndarray) -> None:
-    """Cache a buffer for the next products: the largest stay, at most one more than there are usable cores."""
+    """Cache a buffer for later products. The largest buffers are kept, at most one more than there are usable cores."""
     if not 0 < memory.size <= MOST_CACHED_BYTES:
         return
     _cached[id(memory)] = memory
@@ -128,8 +131,9 @@ class _Lender:
 
 
 def recycled_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array. A large one lies in a buffer that is cached with its last reference, so that the next one
-    needs no page faults: the first touch of 40 MiB takes 20 ms on a virtual machine.
+    """An uninitialised array. The buffer of a large array is cached when its last reference is deleted.
+
+    So the next large array needs no page faults: the first write to 40 MiB takes 20 ms on a virtual machine.
 
     >>> recycled_empty((2, 3), np.dtype("float32")).shape
     (2, 3)
@@ -162,7 +166,8 @@ def _allocated(nbytes: int) -> np.ndarray:
 
 
 def even_slices(length: int, parts: int, grain: int = 1) -> list[slice]:
-    """At most ``parts`` consecutive slices of nearly equal length, all but the last a multiple of ``grain`` long.
+    """At most ``parts`` consecutive slices of nearly equal length. The length of each but the last is a multiple of
+    ``grain``.
 
     >>> even_slices(10, 3), even_slices(10, 2, grain=4)
     ([slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)], [slice(0, 4, None), slice(4, 10, None)])
@@ -174,7 +179,7 @@ def even_slices(length: int, parts: int, grain: int = 1) -> list[slice]:
 
 
 def run_in_slices(job: Callable[[slice], None], length: int, threads: int) -> None:
-    """Call ``job`` once with each of at most ``threads`` even slices of a ``length``, each call on a thread of its own.
+    """Cut ``length`` into at most ``threads`` even slices, and call ``job`` with each of them on another thread.
 
     >>> found = []
     >>> run_in_slices(found.append, 10, 1)
@@ -192,10 +197,10 @@ Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
 
 def compiled(kernel: Kernel, dtype: np.dtype, result: np.dtype | None = None) -> Code:
-    """The kernel's machine code for ``dtype``: the library's, or compiled now (about 1 s).
+    """The kernel's machine code for ``dtype``, from the library or compiled now, which takes about 1 s.
 
-    It takes matrices of ``code_dtype(dtype)``; with a wider ``result``, C of that dtype and operands of ``dtype``. Raises
-    UnavailableError where it must be compiled and cannot be.
+    It takes matrices of ``code_dtype(dtype)``. With a wider ``result``, C has that dtype, and the operands have
+    ``dtype``. Raises UnavailableError if the code must be compiled and cannot be.
     """
     if result is None or result == dtype:
         dtype = result = code_dtype(dtype)
@@ -204,7 +209,7 @@ def compiled(kernel: Kernel, dtype: np.dtype, result: np.dtype | None = None) ->
 
 @functools.cache  # one for all teams
 def standby() -> CompiledStandby:
-    """The machine code in which workers wait for the next product."""
+    """The functions with which workers wait for the next product in machine code."""
     return CompiledStandby(need_machine_code("what workers wait in").function)
 
 
@@ -212,7 +217,8 @@ def standby() -> CompiledStandby:
 
 
 def grid(m: int, n: int, threads: int) -> tuple[int, int]:
-    """Into how many bands of rows, and of columns, to cut C: rectangles, one for each thread, that together read least.
+    """The numbers of bands of rows and of columns into which to cut C, so that there is a rectangle for each thread and
+    all threads together read the least.
 
     With p bands of rows and q of columns, A is read q times and B p times: k·(q·m + p·n) elements.
 
@@ -224,18 +230,19 @@ def grid(m: int, n: int, threads: int) -> tuple[int, int]:
 
 
 class Composer(Team):
-    """What a composed kernel calls: products by its base kernel, and additions, all on the same threads."""
+    """The functions that a composed kernel calls: products by its base kernel, and additions, all on the same
+    threads."""
 
     def __init__(self, threads: int, base: Product) -> None:
         super().__init__(threads)
         self.multiply = base
 
     def add(self, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
-        """out = x + y, rows shared among the threads."""
+        """out = x + y; the rows are shared among the threads."""
         self._elementwise(np.add, x, y, out)
 
     def subtract(self, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
-        """out = x − y, rows shared among the threads."""
+        """out = x − y; the rows are shared among the threads."""
         self._elementwise(np.subtract, x, y, out)
 
     def _elementwise(self, operation: Any, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
@@ -256,13 +263,16 @@ def runner(
     symmetry: Symmetry = "",
     mirrored: bool = True,
 ) -> Product:
-    """A function ``run(a, b, c)`` that computes c = a·b by this kernel; compiles it now, so that calls do not.
+    """A function ``run(a, b, c)`` that computes c = a·b with this kernel. The kernel is compiled now, not at the first
+    call.
 
-    ``a``, ``b`` and ``c`` are matrices of ``dtype`` of any strides, or ``c`` of the wider dtype ``result`` of their
-    ``sums``; every element of ``c`` is written, none is read. With ``add``, which needs a kernel that ``adds``, the product
-    is added to ``c``. With a ``symmetry``, which needs a kernel with a ``triangle``, c is known to be symmetric; unless it
-    is ``mirrored``, only the diagonal and what is below it are right afterwards, for further products that are added. Raises
-    UsageError for a dtype, thread count or parameter that the kernel does not have.
+    ``a``, ``b`` and ``c`` are matrices of ``dtype`` with any strides; ``c`` may have a wider dtype ``result``, if it is
+    one of the kernel's ``sums``. Every element of ``c`` is written, and none is read. With ``add``, which needs a
+    kernel that ``adds``, the product is added to ``c``.
+
+    With a ``symmetry``, which needs a kernel with a ``triangle``, ``c`` is known to be symmetric. Unless ``mirrored``,
+    only its diagonal and lower triangle are right afterwards, so that further products can be added. Raises UsageError
+    for a dtype, a number of threads or a parameter that the kernel does not have.
     """
     dtype = np.dtype(dtype)
     result = dtype if result is None else np.dtype(result)
@@ -309,9 +319,9 @@ def _check_shapes(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
 
 
 def call_once(run: Product, dtype: Any) -> None:
-    """Multiply 1×1 matrices: the first call of a kernel may search for a library or compile code of its own.
+    """Multiply 1×1 matrices once, because the first call of a kernel may search for a library or compile further code.
 
-    Raises the kernel's own exceptions, UnavailableError for a library that is not installed.
+    Raises the kernel's own exceptions, and UnavailableError for a library that is not installed.
     """
     a, b, c = (np.ones((1, 1), dtype) for _ in range(3))
     run(a, b, c)
@@ -378,7 +388,7 @@ def _run_team(
 
 @functools.lru_cache(maxsize=1024)  # every product of a shape asks
 def team_needs(kernel: Kernel, shape: tuple[int, int, int], dtype: np.dtype, threads: int) -> tuple[int, int]:
-    """The bytes of the workspace of a kernel that distributes its own work, and its counters."""
+    """The bytes of workspace and the number of counters that a ``team`` kernel needs."""
     return kernel.workspace_bytes(*shape, dtype.name, threads), kernel.counters(*shape) if kernel.counters else 1
 
 
@@ -411,7 +421,8 @@ PORTIONS, LEAST = 8, 1 << 23
 def as_matrices(
     shapes: ProductShapes, a: np.ndarray, b: np.ndarray, c: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Views of shape (…, m, k), (…, k, n), (…, m, n): vectors get their missing axis, a and b the axes of the batch."""
+    """Views of the operands with the shapes (…, m, k), (…, k, n), (…, m, n): a vector gets its missing axis, and a and
+    b get the axes of the batch."""
     a = a if a.ndim > 1 else a[None, :]
     b = b if b.ndim > 1 else b[:, None]
     if c.ndim != len(shapes.batch) + 2:
@@ -432,10 +443,12 @@ def _with_vector_axis(c: np.ndarray, shapes: ProductShapes) -> np.ndarray:
 def multiply_batch(
     short: Short, product: Callable[[], Product], bands: int, a: np.ndarray, b: np.ndarray, c: np.ndarray
 ) -> None:
-    """Multiply the arrays of ``as_matrices``; at most ``bands`` threads share the batch, cut along its longest axis.
+    """Multiply the arrays that ``as_matrices`` returned. The batch is cut along its longest axis, and at most ``bands``
+    threads share it.
 
-    Each thread takes the next portion until none is left. ``short`` computes a portion in one call, or returns None; then
-    ``product()`` gives the function that computes one product. Ctrl-C takes effect between two portions.
+    Each thread takes the next portion until none is left. ``short`` computes a portion in one call, or returns None. If
+    it returns None, ``product()`` gives the function that computes one product. Ctrl-C takes effect between two
+    portions.
     """
     if not c.size:
         return

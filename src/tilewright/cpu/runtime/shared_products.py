@@ -1,11 +1,12 @@
-"""The short way to share a product: threads that wait in machine code get their part from it, without Python code between.
+"""The fast path for products on several threads: threads that wait in machine code get their part without any Python
+code.
 
-The long way (``runner``, ``Team.rally``) takes 40 µs for what surrounds a product. In that time two threads multiply
-matrices of 200³. It is needed where Python must wake threads, and for everything unusual. Here one call of machine code
-reads the arrays, posts the product to workers, wakes as many of those that sleep as the product is worth, computes its
-own share and waits for theirs: 2 µs in all for workers that stand by. No Python code runs meanwhile, so no interrupt can
-come between, and no worker need be claimed. The C front remembers how products of a shape are shared, and shares later
-ones without any Python code.
+The general path (``runner``, ``Team.rally``) has an overhead of 40 µs. In that time two threads multiply matrices of
+200³. It is needed if Python must wake threads, and for everything unusual. On the fast path one call of machine code
+reads the arrays, posts the product to workers, and wakes as many sleeping workers as make the product faster. Then it
+computes its own part and waits for theirs. All of this takes 2 µs if the workers are polling. No Python code runs
+meanwhile, so no interrupt can occur, and no worker need be claimed. The C front remembers how products of a shape are
+shared, and shares later ones without any Python code.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _entered_ns = -ENTERING_NS
 
 @dataclass(frozen=True, eq=False)
 class Sharing:
-    """How ``threads`` share a product of one shape and dtype: the words of the call, the bytes of its workspace, and the
+    """How ``threads`` share products of one shape and dtype: the words of the call, the bytes of its workspace, and the
     dtype of C."""
 
     threads: int
@@ -67,11 +68,14 @@ def sharing(
     result: np.dtype | None = None,
     symmetry: Symmetry = "",
 ) -> Sharing | None:
-    """How a ``team`` kernel without tunable parameters shares products of this shape (m, n, k); compiles it now. It does if
-    ``least`` other threads stand by, by default all; or if they sleep in machine code, where the product is worth waking up
-    to ``wakes``. ``result`` is the dtype of C, by default that of the operands, and ``symmetry`` what is known of it.
+    """How a ``team`` kernel without tunable parameters shares products of this shape (m, n, k). The kernel is compiled
+    now.
 
-    None without the C front.
+    A product is shared if ``least`` other threads are polling; by default all must be. Otherwise it is shared if the
+    others sleep in machine code, and up to ``wakes`` of them are worth waking. ``result`` is the dtype of C, by default
+    that of the operands. ``symmetry`` is what is known of C.
+
+    None if there is no C front.
     """
     if _c_front() is None:
         return None
@@ -94,8 +98,10 @@ def sharing(
 
 
 def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any:
-    """A·B, into ``out`` unless that is None, by those threads that are there. None where the long way must compute it: if
-    too few are, or the arrays are unusual, or the product belongs to a run that can be stopped."""
+    """A·B, computed by the threads that are available, in ``out`` or a new array.
+
+    None if the general path must compute it: too few threads are available, the arrays are unusual, or the product
+    belongs to a run that can be stopped."""
     memory = take_buffer(how.workspace)
     result = _c_front().shared_product(a, b, out, how.result, how.call.copy(), memory)
     put_back_buffer(memory)
@@ -105,9 +111,11 @@ def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any
 def remember_shape(
     dtype: np.dtype, shape: tuple[int, ...], limit: int, alone: bool, how: Sharing | None, symmetric: bool = False
 ) -> None:
-    """Have ``small_products.multiply`` compute products of this shape (m, n, k) from now on, where threads are limited to
-    ``limit``: as ``how`` says, which has no workspace; ``alone``, by one thread without it or where too few are there.
-    ``symmetric``: products of a matrix and its transpose."""
+    """Make ``small_products.multiply`` compute products of this shape (m, n, k) from now on, while the limit of threads
+    is ``limit``.
+
+    They are computed as ``how`` says, which needs no workspace. With ``alone`` they are computed by one thread if
+    ``how`` is None or too few threads are available. ``symmetric`` means products of a matrix and its transpose."""
     m, n, k = shape
     result, call = (dtype, ()) if how is None else (how.result, how.call[: code.COUNTERS])
     if np.dtype(result.type) is result:  # not a caller's own with metadata, which others would get
@@ -117,9 +125,10 @@ def remember_shape(
 
 
 def enter(threads: int, at_once: bool = False) -> None:
-    """Called by the C front for each product that would have woken threads that are not in machine code: workers that do
-    not exist yet, or run Python code, or may run on other processors. This brings them there; if not ``at_once``, only if it
-    was not tried a moment ago."""
+    """Bring workers into machine code. The C front calls this for each product that would have woken threads which are
+    not there: they do not exist yet, run Python code, or may run on other processors.
+
+    Unless ``at_once``, this does nothing if it was tried a moment ago."""
     global _entered_ns
     now = time.perf_counter_ns()
     if at_once or now - _entered_ns >= ENTERING_NS:
@@ -128,9 +137,11 @@ def enter(threads: int, at_once: bool = False) -> None:
 
 
 def wake_if_many(threads: int) -> None:
-    """Called for each product for which fewer threads than these stood by, mostly by the C front. Once such products have
-    followed each other for as long as waking threads takes, the next one wakes them, so that they stand by for those after
-    it. So it takes at most about as long as these products."""
+    """Wake threads if many products follow each other. It is called for each product that found fewer than ``threads``
+    threads polling, mostly by the C front.
+
+    When such products have followed each other for as long as waking threads takes, the next one wakes them, so that
+    they poll for later products. So waking takes at most about as long as the products did."""
     global _first_ns, _last_ns, wakes_all
     now = time.perf_counter_ns()
     if now - _last_ns > GAP_NS:

@@ -1,16 +1,16 @@
-"""The short way for small products: one call from Python to C, which reads the arrays itself.
+"""The fast path for small products: one call from Python to C, which reads the arrays itself.
 
-A product of 4×4 matrices takes 10 ns; reading the shape of an array in Python takes 40 ns, and a call through Numba, which
-unpacks arrays, 300 ns. So a function of the C front (``native``) reads shape, strides and flags, makes the checks of the
-long way, and calls the kernel that the long way would plan, for one product or a whole batch. It returns the result, or
-None for anything unusual (other types, different dtypes, overlap, an empty axis, a wrong shape, much work): then the long
-way computes the product or raises the error.
+A product of 4×4 matrices takes 10 ns. Reading the shape of an array in Python takes 40 ns, and a call through Numba,
+which unpacks arrays, takes 300 ns. So a function of the C front (``native``) reads shape, strides and flags and makes
+the checks of the general path. Then it calls the kernel that the general path would plan, for one product or a whole
+batch. It returns the result, or None for anything unusual: other types, different dtypes, overlap, an empty axis, a
+wrong shape, or much work. For None the general path computes the product or raises the error.
 
-Why C: for n from 2 to 16 it is 3.5 to 4.3 times as fast as ``np.matmul``. The simpler design, checks in Python and a call
-through Numba, is 1.0 to 1.2 times as fast as ``np.matmul``, and the long way 0.4 times.
+This is why it is in C: for n from 2 to 16 it is 3.5 to 4.3 times as fast as ``np.matmul``. The simpler design, with
+checks in Python and a call through Numba, is 1.0 to 1.2 times as fast as ``np.matmul``, and the general path 0.4 times.
 
-``entries`` has the functions that C calls. Where there is no C front, or with ``TILEWRIGHT_EXPRESS=0``, every product goes
-the long way, with the same results.
+The functions that C calls are in ``entries``. If there is no C front, or with ``TILEWRIGHT_EXPRESS=0``, every product
+takes the general path, with the same results.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ VARIABLE = "TILEWRIGHT_EXPRESS"
 
 
 def c_front() -> ModuleType | None:
-    """The C front, if short ways are to be used."""
+    """The C front, if fast paths are to be used; otherwise None."""
     return None if os.environ.get(VARIABLE) == "0" or engine_code() is None else front()
 
 
 def take_long_way(a: Any, b: Any, out: Any, *_: Any) -> None:
-    """The short way where it is unavailable: every product goes the long way."""
+    """The replacement of the fast path if it is unavailable: None, so that every product takes the general path."""
 
 
 def multiply_any_work(a: Any, b: Any, out: Any) -> Any:
-    """The short way without its limit on work."""
+    """The fast path without its limit on work."""
     return multiply(a, b, out, False, True)
 
 
@@ -57,9 +57,10 @@ multiply: Short = take_long_way
 
 
 def learn_dtype(dtype: np.dtype, most_work: int) -> Short:
-    """Add ``dtype`` to those that the function computes, and return the function.
+    """Add ``dtype`` to the dtypes that the C function computes, and return the function.
 
-    It returns None for more than ``most_work`` multiply-adds in all products of a batch: threads may share those.
+    The function returns None if all products of a batch together take more than ``most_work`` multiply-adds, because
+    several threads may share those.
     """
     global multiply
     c, source = c_front(), engine_code()

@@ -1,11 +1,13 @@
-"""Ctrl-C during a long product: Python raises KeyboardInterrupt only between bytecodes, and machine code has none.
+"""Makes Ctrl-C end a long product early. Python raises KeyboardInterrupt only between bytecodes, and machine code has
+none.
 
-So the thread that calls a long product does not compute. It waits, and Ctrl-C interrupts the wait. Then it sets every
-counter by which the threads share the work to STOP: no job is left to take, and every count that a thread waits for is
-reached. What the threads still write goes to C and the workspace only, and C is invalid after an interrupt.
+So the thread that calls a long product does not compute: it waits, and Ctrl-C interrupts the wait. Then it sets every
+counter by which the threads share the work to STOP. After that no job is left to take, and every count that a thread
+waits for is reached. The threads may still write to C and to the workspace, and nowhere else. C is invalid after an
+interrupt.
 
-A run of many products, from files to a file, has a thread of its own (``stoppable``). An interrupt calls its ``Stop``, which
-calls the current product and every other listener.
+A run of many products, such as one from files to a file, runs on another thread (``stoppable``). An interrupt calls the
+run's ``Stop``, which calls the current product and all other listeners.
 """
 
 from __future__ import annotations
@@ -33,25 +35,26 @@ LONG = 400_000_000_000
 
 
 class Stopped(BaseException):
-    """Raised inside a run that was asked to stop. Its caller gets the interrupt instead."""
+    """Raised inside a run that was asked to stop. The caller of the run gets the interrupt instead."""
 
 
 class Stop:
-    """Asks a run to end early, from any thread."""
+    """Asks a run to end early. It may be used from any thread."""
 
     def __init__(self) -> None:
         self.asked = False
         self._listeners: list[Callable[[], None]] = []
 
     def ask(self) -> None:
-        """Call every listener, in the order in which they were added. May be called again."""
+        """Call every listener, in the order in which they were added. This may be done several times."""
         self.asked = True
         for listener in list(self._listeners):
             listener()
 
     @contextlib.contextmanager
     def tells(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Within the block, ``ask`` calls ``listener``. It is called at once if the run was asked to stop before."""
+        """Within the ``with`` block, ``ask`` calls ``listener``. If the run was already asked to stop, ``listener`` is
+        called at once."""
         self._listeners.append(listener)
         try:
             if self.asked:
@@ -66,15 +69,16 @@ current: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("tilewrigh
 
 
 def current_stop() -> Stop:
-    """The Stop of the run in which this is called; outside of a run, a Stop that is never asked."""
+    """The Stop of the current run; outside a run, a Stop that is never asked."""
     return current.get() or Stop()
 
 
 def stoppable(work: Callable[[], Result]) -> Result:
-    """The result of ``work()``, which runs on a thread that no interrupt reaches; an interrupt asks it to end early.
+    """The result of ``work()``, which runs on a thread that no interrupt reaches. An interrupt asks the work to end
+    early.
 
-    The interrupt is raised when the work has ended. Within a run that is stoppable already, this only calls ``work``. Raises
-    UnavailableError where the system starts too few threads for it.
+    The interrupt is raised when the work has ended. Inside another stoppable run, this only calls ``work``. Raises
+    UnavailableError if the system cannot start the threads.
     """
     if current.get() is not None:
         return work()
@@ -103,10 +107,11 @@ def run_stoppable(
     call: np.ndarray | None = None,
     standby: Standby | None = None,
 ) -> None:
-    """Run ``job`` on every thread of the team; Ctrl-C ends a long product soon, a short one when it is done.
+    """Run ``job`` on every thread of the team. Ctrl-C ends a long product early; after a short product it takes effect
+    when the product is done.
 
-    ``call`` is the same job, encoded for workers that stand by (``Team.rally``). Raises KeyboardInterrupt, or Stopped inside
-    of ``stoppable``, once no thread writes to C or the workspace any more.
+    ``call`` is the same job, encoded for workers that wait in machine code (``Team.rally``). Raises KeyboardInterrupt,
+    or Stopped inside ``stoppable``, when no thread writes to C or the workspace any more.
     """
 
     def end() -> None:

@@ -1,17 +1,18 @@
-"""Threads that work on one product together.
+"""The threads that compute one product together.
 
-They are threads of Python, for compiled code releases the GIL. Callers on several threads never wait for each other, and a
-forked child starts new workers.
+They are Python threads; compiled code releases the GIL. Calls from several threads never wait for each other. A forked
+child process starts new worker threads.
 
-A worker waits for a product in machine code, without the GIL: it stands by for a millisecond after its part of a product,
-and takes a call from its mailbox in less than a microsecond; then it sleeps, and takes a call in some tens of microseconds,
-for threads wake each other (``cpu.codegen.crew``). Jobs that only Python can run reach it through its inbox; to wake it for
-those costs 20 to 100 µs. The caller does not wait for a late worker: it takes back a call that has not begun when the caller
-is done.
+A worker waits for a product in machine code, without the GIL. After its part of a product it polls its mailbox for a
+millisecond, and can begin the next call in less than a microsecond. Then it sleeps, and begins a call after some tens
+of microseconds, because threads wake each other (``cpu.codegen.crew``). Jobs that only Python can run reach the worker
+through its inbox; waking it for those takes 20 to 100 µs. The caller does not wait for a late worker: if the caller
+finishes before the worker has begun, it takes the call back.
 
-Where the system allows, each thread is woken on a processor of its own. Left alone, Linux may wake a worker on the caller's
-and start it 4 ms late, while another is idle: on 2 cores products of 6 ms took 10. Workers that machine code wakes are
-placed by Linux, which finds an idle processor for them: they need not wait for the GIL.
+If the system allows it, each thread is woken on a different processor. Otherwise Linux may wake a worker on the
+caller's processor and start it 4 ms late, although another processor is idle: on 2 cores products of 6 ms took 10 ms.
+Workers that machine code wakes are placed by Linux, which finds an idle processor for them, because they need not wait
+for the GIL.
 """
 
 from __future__ import annotations
@@ -47,35 +48,35 @@ _MAILBOX, _SPARE = 24, 8
 
 
 class Standby(Protocol):
-    """How workers wait without the GIL, each in its mailbox."""
+    """How workers wait without the GIL: each one waits at its mailbox."""
 
     def called(self, mailbox: np.ndarray) -> int:
-        """How often the worker was called back."""
+        """The number of times that Python has called the worker back."""
 
     def stand_by(self, mailbox: np.ndarray, called: int, awake: bool) -> None:
-        """Run the calls that are posted in the mailbox, until the worker was called back more often than ``called``. With
-        ``awake``, it looks for them for a while before it sleeps. Where no thread can sleep in machine code, this returns
-        when none was posted for a while."""
+        """Run the calls that are posted in the mailbox, until Python has called the worker back more often than
+        ``called``. With ``awake`` the worker polls for a while before it sleeps. If threads cannot sleep in machine
+        code, this returns when no call was posted for a while."""
 
     def call_back(self, mailbox: np.ndarray) -> None:
-        """Let the mailbox's worker return from ``stand_by``, now or as soon as it comes there."""
+        """Make the mailbox's worker return from ``stand_by``: now, or as soon as it enters it."""
 
     def begin(self, call: np.ndarray, boxes: np.ndarray, here: int) -> None:
-        """Before a call is posted: among which mailboxes, an array of addresses, those will be. No worker is to wake on the
-        processor ``here``."""
+        """Prepare a call before it is posted. ``boxes`` is an array of the addresses of the mailboxes that may get it.
+        No worker is to wake on the processor ``here``."""
 
     def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
-        """Post a call if the mailbox's worker waits for one; return whether it does."""
+        """Post a call if the mailbox's worker waits for one. Returns whether it was posted."""
 
     def wake(self, call: np.ndarray, boxes: np.ndarray) -> None:
-        """When a call is posted: wake the first workers that sleep; these will wake others."""
+        """Wake the first sleeping workers after a call was posted; these workers wake others."""
 
     def rouse(self, mailboxes: Sequence[np.ndarray], here: int) -> list[bool]:
-        """Let these mailboxes' workers stand by awake, on other processors than ``here``. For each, False if it runs Python
-        code, or is to be brought to another processor."""
+        """Make the workers of these mailboxes poll, on other processors than ``here``. The result has one bool for
+        each: False if the worker runs Python code, or must be moved to another processor."""
 
     def settle(self, mailbox: np.ndarray, call: int) -> None:
-        """Take this call back if it was posted and has not begun; wait for its end if it has begun."""
+        """Take this call back if it was posted and has not begun. If it has begun, wait until it has ended."""
 
     def failed(self, call: np.ndarray) -> bool:
         """Whether a thread found no memory for its part of a call."""
@@ -88,12 +89,12 @@ class Task(Protocol):
     tried: list[Worker]
 
     def do(self, job: Job) -> None:
-        """Run a job for this call, unless the call has returned."""
+        """Run a job of this call, unless the call has already returned."""
 
 
 class Worker(threading.Thread):
-    """Runs one job after another from its inbox. When the inbox is empty it waits in machine code if it knows how: awake
-    for a while, if another product may follow its job, then asleep."""
+    """A thread that runs one job after another from its inbox. When the inbox is empty it waits in machine code, if a
+    job has given it the code for this: first it polls for a while, if another product may follow, then it sleeps."""
 
     def __init__(self, crew: Crew) -> None:
         super().__init__(name=WORKER, daemon=True)
@@ -111,7 +112,8 @@ class Worker(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Do one job after another; between them wait in machine code, once one of them has taught it how."""
+        """Run one job after another. Between jobs wait in machine code, once a job has given the worker the code for
+        this."""
         of_this_context.set(1)
         self._crew.workers.append(self)
         while True:
@@ -136,22 +138,24 @@ class Worker(threading.Thread):
             os.sched_setaffinity(0, self.allowed or ())
 
     def give(self, task: Task, job: Job) -> None:
-        """Let it do a job as soon as it is idle."""
+        """Give the worker a job, to be run as soon as it is idle."""
         self.inbox.put((task, job))
         self.call_back()
 
     def call_back(self) -> None:
-        """Let it look into its inbox. May be repeated, as after an interrupt between the two steps of ``give``."""
+        """Make the worker look into its inbox. This may be repeated, for example after an interrupt between the two
+        steps of ``give``."""
         standby = self._standby
         if standby is not None and not self.inbox.empty():
             standby.call_back(self.mailbox)
 
 
 class Crew:
-    """The workers of this process, and which task has claimed which of them.
+    """The workers of this process, and the task that has claimed each of them.
 
-    There is no lock, which an interrupt could leave taken: a claim is one operation of a dict. Callers in machine code need
-    no claim (``shared_products``): a mailbox takes one call at a time, and a job in a worker's inbox waits for its end.
+    There is no lock, because an interrupt could leave it taken; a claim is one operation of a dict. Callers in machine
+    code need no claim (``shared_products``): a mailbox takes one call at a time, and a job in the worker's inbox waits
+    until that call has ended.
     """
 
     def __init__(self) -> None:
@@ -160,10 +164,11 @@ class Crew:
         self.claims: dict[Worker, Task] = {}
 
     def claim(self, task: Task, count: int) -> list[Worker]:
-        """Claim idle workers: the same ones each time if they are free, for they may stand by; new ones if too few are.
-        Fewer than ``count`` where the system starts no more threads.
+        """Claim idle workers. If they are free, these are the same ones each time, because they may still poll; if too
+        few are free, new workers are started. Returns fewer than ``count`` if the system cannot start more threads.
 
-        A worker is noted in ``tried`` before the claim, so that ``settle`` finds every claim even if this is interrupted.
+        Each worker is recorded in ``tried`` before it is claimed, so that ``settle`` finds every claim even after an
+        interrupt.
         """
         claimed: list[Worker] = []
         seen = 0
@@ -181,7 +186,8 @@ class Crew:
         return claimed
 
     def first(self, count: int) -> list[Worker]:
-        """The first ``count`` workers, whether they are claimed or not; fewer where the system starts no more threads."""
+        """The first ``count`` workers, whether they are claimed or not; fewer if the system cannot start more
+        threads."""
         if len(self.workers) < count:
             run_on_thread(functools.partial(self._hire, count - len(self.workers)))
         return self.workers[:count]
@@ -197,10 +203,10 @@ class Crew:
         self.mailboxes = np.array([worker.address for worker in self.workers], np.int64)
 
     def seat(self, workers: list[Worker], here: int | None, allowed: set[int] | None) -> None:
-        """Prepare workers for a job in their inboxes: pin each to a processor to wake on.
+        """Prepare workers for jobs in their inboxes: pin each to the processor on which it is to wake.
 
-        That is one of the processors ``allowed`` to the caller, and not its own, ``here``, if there is another. A worker
-        keeps its seat after the job, because it may stand by there.
+        It is one of the processors ``allowed`` to the caller; it is not the caller's own, ``here``, if there is another
+        one. A worker stays pinned after the job, because it may poll there.
         """
         for worker in workers:
             worker.allowed = allowed  # for each job: callers on other threads may be allowed other processors
@@ -236,7 +242,8 @@ AWAKE_S = 1e-3
 
 
 class CompiledStandby:
-    """Implements ``threads.Standby``; ``machine_code`` gives the functions of ``cpu.codegen.crew`` by name."""
+    """Implements ``threads.Standby`` with the functions of ``cpu.codegen.crew``, which ``machine_code`` gives by
+    name."""
 
     def __init__(self, machine_code: Callable[[str], Callable[..., int]], sleeps: bool = HAS_FUTEX) -> None:
         self.sleeps = sleeps
@@ -299,7 +306,7 @@ def _add_to_set(words: np.ndarray, at: int, processor: int) -> None:
 def call_words(
     code: Any, a: np.ndarray, b: np.ndarray, c: np.ndarray, space: np.ndarray, counters: np.ndarray
 ) -> np.ndarray:
-    """A call of a ``team`` kernel in words. The arrays must outlive it."""
+    """The words that describe a call of a ``team`` kernel. The arrays must exist longer than the words."""
     matrices = [number for x in (a, b, c) for number in (x.ctypes.data, *x.shape, *x.strides)]
     numbers = [data_address(space), space.size, data_address(counters), counters.size]
     call = np.zeros(words.WORDS, np.int64)
@@ -314,10 +321,11 @@ Words = np.ndarray | None
 
 
 class Team:
-    """A number of threads, of which the caller is one.
+    """A number of threads that compute together; one of them is the caller's.
 
-    An interrupt may come at any bytecode. Each step of a call is recorded before it takes effect, by one operation of C, and
-    ``ensured`` undoes the recorded steps: no thread works for a call that has returned, and no worker is lost.
+    An interrupt may come at any bytecode. So each step of a call is recorded by a single operation in C before it takes
+    effect, and ``ensured`` undoes the recorded steps. Therefore no thread works for a call that has returned, and no
+    worker is lost.
 
     >>> seen = []
     >>> Team(2).run([lambda: seen.append(1), lambda: seen.append(2)])
@@ -329,11 +337,12 @@ class Team:
         self.threads = threads
 
     def run(self, jobs: Sequence[Job], stop: Job | None = None) -> None:
-        """Run every job, each on a thread of its own and the first on the calling one; raises the first error of any. If the
-        system starts fewer threads, the calling one runs the jobs that are left, and then the first.
+        """Run every job, each on another thread, and the first job on the calling thread. Raises the first error of any
+        job. If the system starts fewer threads, the calling thread runs the remaining jobs, and then the first.
 
-        An interrupt skips the jobs that have not begun and calls ``stop``, which may make the others end early and must
-        allow to be called again. The interrupt is raised when the jobs that had begun have ended.
+        After an interrupt, jobs that have not begun are skipped, and ``stop`` is called, which may make the other jobs
+        end early. ``stop`` may be called several times. The interrupt is raised when all jobs that had begun have
+        ended.
         """
         if len(jobs) == 1:
             jobs[0]()
@@ -360,11 +369,13 @@ class Team:
         task.raise_error()
 
     def rally(self, job: Job, call: Words = None, standby: Standby | None = None, stop: Job | None = None) -> None:
-        """Run ``job`` on this thread, and on each other thread of the team that begins before this one has finished.
+        """Run ``job`` on this thread, and also on each other thread of the team that begins it before this thread has
+        finished it.
 
-        The job must distribute its own work, so that it is complete even if no other thread begins. ``call`` is the same
-        job encoded for ``standby``; workers that wait in machine code receive it. Raises the first error, and an interrupt
-        once no other thread is at work; ``stop``, as for ``run``, makes them end early.
+        The job must distribute its work itself, so that all of it is done even if no other thread begins. ``call`` is
+        the same job encoded for ``standby``, for workers that wait in machine code. Raises the first error. An
+        interrupt is raised when no other thread works on the job any more; ``stop`` makes them end early, as in
+        ``run``.
         """
         if self.threads == 1:
             job()
@@ -381,7 +392,7 @@ class Team:
         task.raise_error()
 
     def wake(self, standby: Standby) -> None:
-        """Wake the team's other threads, so that they stand by for the next call; does not wait for them."""
+        """Wake the team's other threads, so that they poll for the next call. Does not wait for them."""
         task = _TeamCall(_nothing, standby)
         workers = crew.first(self.threads - 1)
         roused = standby.rouse([worker.mailbox for worker in workers], task.place)
@@ -513,11 +524,11 @@ def _sched_getcpu() -> Callable[[], int] | None:
 
 
 def allowed_processors() -> set[int] | None:
-    """The processors that this thread may run on, None where the system does not say."""
+    """The processors that this thread may run on; None if the system does not report them."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
 def processor_here() -> int | None:
-    """The logical processor that this thread runs on now, None where the system does not say."""
+    """The logical processor that this thread runs on now; None if the system does not report it."""
     getcpu = _sched_getcpu()
     return getcpu() if getcpu is not None and hasattr(os, "sched_setaffinity") else None

@@ -1,5 +1,5 @@
-"""Products into memory that another library allocated and that it orders by a stream: buffers with NumPy's or DLPack's
-interface, as a compiled program of JAX passes them to a function."""
+"""Products into memory that another library has allocated. The library passes buffers with NumPy's or DLPack's
+interface and a stream, as a compiled JAX program does."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from .matmul import multiply_views
 
 
 def multiply_buffers(context: Any, out: Any, a: Any, b: Any, precision: str | float) -> None:
-    """Fill ``out``, which is disjoint from ``a`` and ``b`` and has the product's shape and dtype, with the product.
+    """Write the product of ``a`` and ``b`` to ``out``, which shares no memory with them and has the product's shape and
+    dtype.
 
-    On a GPU the work is submitted to ``context.stream``, and the buffers must live until it is done. Raises what ``matmul``
-    raises.
+    On a GPU the work is submitted to ``context.stream``, and the buffers must exist until it is done. Raises any error
+    of ``matmul``.
     """
     if out.__dlpack_device__()[0] == CUDA:
         x, y, target = (read_capsule(each.__dlpack__()) for each in (a, b, out))
@@ -28,7 +29,8 @@ def multiply_buffers(context: Any, out: Any, a: Any, b: Any, precision: str | fl
 
 
 def host_product(a: np.ndarray, b: np.ndarray, precision: str | float) -> np.ndarray:
-    """The product of two arrays on the host, in the dtype in which it was computed: the caller rounds it to that of a, b."""
+    """The product of two arrays on the host, in the dtype in which it was computed. The caller rounds it to the dtype
+    of a and b."""
     plan = host_plan(a.shape, b.shape, a.dtype, b.dtype, precision, "classical")
     if plan.narrows:  # if magnitudes allow it
         return multiplied(plan, a, b)

@@ -1,8 +1,8 @@
-"""The one chooser of a product of arrays on a GPU: the kernels that are tried, each with an order of the operands, and their
-times; then whether one kernel should compute all of C, or one the whole tiles and others the borders.
+"""Chooses how a product of arrays on a GPU is computed: it compares the predicted times of kernels, each with an order
+of the operands. Then it decides whether one kernel computes all of C, or one the whole tiles and others the borders.
 
-A new shape waits for these times, so only what a choice needs is computed; what a plan says of others is found again when it
-is printed.
+The first product of a new shape waits for this choice, so only the times that the choice needs are computed. What a
+plan prints about the other kernels is computed when it is printed.
 """
 
 from __future__ import annotations
@@ -141,12 +141,14 @@ def gpu_plan(
     splits: bool = False,
     precision: str | float = "standard",
 ) -> GpuPlan:
-    """The plan on a GPU, with an epilogue of this ``form``: of all ways of the engine's kernels the one that is predicted to
-    be the fastest, copies included; else the highest rung. Of the dtypes ``computes`` the first that has a kernel for the
-    shape, or if ``precision`` takes the fastest, that one. ``splits``: operands of float32 may be split into float16,
-    and those of float64 and complex128 be residues in int8, where the classical bound of the error holds.
+    """The plan of a product on a GPU, with an epilogue of this ``form``. It is the way of the engine's kernels that is
+    predicted to be the fastest, including copies; if there is none, it is the highest rung.
 
-    Raises DTypeError where no kernel is for them.
+    The dtype is the first of ``computes`` that has a kernel for the shape, or the fastest one if ``precision`` allows
+    it. With ``splits`` float32 operands may be split into float16, and float64 and complex128 operands may be converted
+    to residues in int8, if the classical error bound holds.
+
+    Raises DTypeError if there is no kernel for the dtypes.
     """
     invariant = precision == INVARIANT
     by_engine = (_by_engine(operands, compute, gpu, form, splits, invariant) for compute in computes)
@@ -404,8 +406,8 @@ def peeled_plan(
     out: GpuArray | None,
     planned: Callable[[GpuArray, GpuArray, GpuArray], GpuPlan],
 ) -> GpuPlan:
-    """The plan in pieces, if that is predicted to take less time than the plan ``whole`` for the same arrays; else that one.
-    ``planned`` plans a piece."""
+    """The plan in pieces, if it is predicted to take less time than ``whole``, the plan in one piece for the same
+    arrays; otherwise ``whole``. ``planned`` is the function that plans a piece."""
     if len(x.shape) != 2 or len(y.shape) != 2 or whole.predicted is None or whole.finish is not None:
         return whole
     (m, k), n = x.shape, y.shape[1]

@@ -1,5 +1,5 @@
-"""The launches before and after a product on a GPU: copies of matrices between any strides, also into another type; the sum
-of parts of k; and the epilogue, where the kernel that multiplies does not apply it.
+"""The launches before and after a product on a GPU: copies of matrices with any strides, also to another dtype; the sum
+over parts of k; and the epilogue, if the kernel that multiplies does not apply it.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ _SECTOR = 32
 
 @dataclass(frozen=True)
 class MatrixCopy:
-    """The copy of every matrix like ``source`` of a batch into one like ``target``. Each axis of the batch is its length and
-    the elements from one source to the next and from one target to the next.
+    """The copy of each matrix of a batch, with the layout ``source``, into a matrix with the layout ``target``. Each
+    axis of the batch is given by its length, and by the elements from one source to the next and from one target to the
+    next.
 
-    Numbers are rounded once, to nearest, ties to even. ``own``: nobody reads what lies between the rows of the target, so
-    it may be written. ``conjugate``: imaginary parts change their sign.
+    Numbers are rounded once, to nearest, ties to even. With ``own`` the memory between the rows of the target may be
+    overwritten. With ``conjugate`` imaginary parts change their sign.
     """
 
     source: Matrix
@@ -67,52 +68,52 @@ class MatrixCopy:
 
     @cached_property
     def elements(self) -> int:
-        """Elements of all matrices."""
+        """The number of elements of all matrices."""
         return self.source.rows * self.source.columns * math.prod(axis[0] for axis in self.batch)
 
     # ---- as its kernel does it: along x the elements of the source follow each other, or are nearest ----------------
 
     @cached_property
     def down(self) -> bool:
-        """Whether x is along the columns of the source."""
+        """Whether the axis x is along the columns of the source."""
         return _direction(self.source)
 
     @cached_property
     def across(self) -> bool:
-        """Whether the copy transposes."""
+        """Whether the copy transposes the matrix in memory."""
         return self.down != _direction(self.target)
 
     @cached_property
     def sizes(self) -> tuple[int, int]:
-        """Bytes of an element of source and target."""
+        """Bytes of an element of the source and of the target."""
         return itemsize_of(self.source.dtype), itemsize_of(self.target.dtype)
 
     @cached_property
     def extents(self) -> tuple[int, int]:
-        """Elements along x and y."""
+        """The numbers of elements along x and y."""
         rows, columns = self.source.rows, self.source.columns
         return (rows, columns) if self.down else (columns, rows)
 
     def steps(self, matrix: Matrix) -> tuple[int, int]:
-        """Strides along x and y."""
+        """The strides along x and y."""
         return (matrix.row, matrix.column) if self.down else (matrix.column, matrix.row)
 
     @cached_property
     def vectors(self) -> tuple[int, int]:
-        """Elements along x and y that a thread copies at once."""
+        """The numbers of elements along x and y that a thread copies at once."""
         size, out = self.sizes
         return (16 // size, min(8, 16 // out)) if self.across else (16 // min(size, out), 1)
 
     @cached_property
     def is_shifted(self) -> bool:
-        """Whether vectors along x may begin within a granule."""
+        """Whether vectors along x may begin inside a granule."""
         y, size, source = self.extents[1], self.sizes[0], self.source
         steps = [self.steps(source)[1]] * (y > 1) + [axis[1] for axis in self.batch]
         return math.gcd(source.alignment, *(step * size for step in steps)) % GRANULE != 0
 
     @cached_property
     def seconds(self) -> float:
-        """The predicted time, in a launch with others."""
+        """The predicted time, if the copy shares a launch with others."""
         moved_s = self.elements * (
             _moved_bytes(self.source) / _READ_BYTES_S + _moved_bytes(self.target) / _WRITE_BYTES_S
         )
@@ -122,13 +123,14 @@ class MatrixCopy:
 
     @cached_property
     def parts(self) -> tuple[int, int, int]:
-        """The logarithm of the lanes of a warp that lie along x, and the parts of x and of y, each of one warp."""
+        """The logarithm of the number of lanes of a warp along x, and the numbers of parts of x and of y; each part is
+        copied by one warp."""
         (x, y), (vx, vy) = self.extents, self.vectors
         lanes = _lanes(-(-x // vx), -(-y // vy), self.across)
         return lanes, -(-x // (vx << lanes)), -(-y // (vy * (32 >> lanes)))
 
     def macros(self, i: int) -> dict[str, object]:
-        """What the kernel is compiled with for this job, its number ``i``."""
+        """The macros with which the kernel is compiled for this copy, which is job number ``i``."""
         (x, y), (size, out) = self.extents, self.sizes
         source, target = self.source, self.target
         (from_x, _), (to_x, to_y) = self.steps(source), self.steps(target)
@@ -148,7 +150,8 @@ class MatrixCopy:
         }
 
     def packed(self, axes: int) -> tuple[bytes, int]:
-        """``Job`` of the kernel as bytes, with so many axes of the batch, and its number of blocks."""
+        """The structure ``Job`` of the kernel as bytes, with this number of axes of the batch, and its number of
+        blocks."""
         x, y = self.extents
         (from_x, from_y), (to_x, to_y) = self.steps(self.source), self.steps(self.target)
         outer, rows = (to_x, x) if self.across else (to_y, y)
@@ -166,8 +169,8 @@ class MatrixCopy:
 
     @cached_property
     def reaches(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The elements from the first one of all matrices to those at the lowest and the highest address: of the sources,
-        and of the targets."""
+        """The elements from the first element of all matrices to the lowest and to the highest address: for the
+        sources, and for the targets."""
         return self._reach(self.source, 1), self._reach(self.target, 2)
 
     def _reach(self, matrix: Matrix, of_axis: int) -> tuple[int, int]:
@@ -186,8 +189,8 @@ def copy_of(order: Order, place: OrderedMatrix) -> MatrixCopy:
 
 
 def copy_steps(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]], memory_ratio: float) -> list[GpuStep]:
-    """The launches of one or two copies, each with the places of the first source and target, as few as take the least time
-    on a card of that ``memory_ratio``."""
+    """The launches of one or two copies, each with the places of the first source and target. They are as few as take
+    the least time on a GPU with that ``memory_ratio``."""
     filled = [each for each in copies if each[0].elements]
     together, apart = _seconds([copy for copy, *_ in filled], memory_ratio) if len(filled) > 1 else (0, 0)
     some = [filled] if together <= apart else [[each] for each in filled]
@@ -210,7 +213,7 @@ def _step_of(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]]) -> G
 
 
 def copies_seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> float:
-    """The predicted time of copies, on a card of that ``memory_ratio``."""
+    """The predicted time of copies on a GPU with that ``memory_ratio``."""
     return min(_seconds(copies, memory_ratio)) if copies else 0
 
 
@@ -230,8 +233,11 @@ _BLOCKS_AT_ONCE = 8
 def sum_step(
     sms: int, parts: int, batch: int, sums: str, target: Matrix, places: tuple[BufferPlace, BufferPlace]
 ) -> GpuStep:
-    """The launch that adds the sums of ``parts`` of k, of dtype ``sums``, which follow each other for each product of a
-    batch, into matrices like ``target``: in a fixed order, rounded once. ``places`` are those of sums and target."""
+    """The launch that adds the sums of ``parts`` of k into matrices with the layout ``target``, in a fixed order,
+    rounded once.
+
+    The sums have the dtype ``sums``, and for each product of a batch they follow one another. ``places`` are the places
+    of the sums and of the target."""
     code = pack_code("add_parts", OUT=target.dtype.upper(), SUM=sums.upper())
     each, size = 16 // itemsize_of(sums), target.rows * target.columns
     follow = target.column == 1 and target.row == target.columns and (batch == 1 or target.next == size)
@@ -257,7 +263,8 @@ _SQUARE = 64
 
 
 def mirror_step(c: Matrix, batch: int, place: BufferPlace) -> GpuStep:
-    """The launch that copies what is below the diagonal of each of a batch of matrices like ``c`` above it."""
+    """The launch that copies the elements below the diagonal of each matrix of a batch to the elements above it. ``c``
+    is the layout of the matrices."""
     sides = -(-c.rows // _SQUARE)
     jobs = batch * sides * (sides + 1) // 2
     # Lanes follow each other in memory: of a symmetric matrix rows and columns may change places.
@@ -269,7 +276,7 @@ def mirror_step(c: Matrix, batch: int, place: BufferPlace) -> GpuStep:
 
 
 def mirror_seconds(c: Matrix, batch: int, memory_ratio: float) -> float:
-    """The predicted time of that launch: half of C is read, and half of it written."""
+    """The predicted time of the launch that mirrors: half of C is read, and half of C is written."""
     half = c.rows * c.columns * itemsize_of(c.dtype) * batch / 2
     return NEXT_LAUNCH_S + memory_ratio * (half / _READ_BYTES_S + half / _WRITE_BYTES_S)
 
@@ -299,7 +306,7 @@ def _lanes(x: int, y: int, across: bool) -> int:
 
 
 def pack_code(name: str, **macros: object) -> KernelCode:
-    """The source ``name`` of the folder of kernels that copy, add or finish."""
+    """The source ``name`` in the folder of kernels that copy, add, or apply an epilogue."""
     return KernelCode(PACKAGE / f"gpu/kernels/pack/{name}.cu", tuple(macros.items()))
 
 
@@ -311,9 +318,11 @@ _FINISH_TILE, _FINISH_THREADS, _MOST_FINISH_BLOCKS = (128, 8), 256, 1 << 16
 
 
 def finish_steps(copy: MatrixCopy, form: FinishForm, places: Sequence[BufferPlace], *, swapped: bool) -> list[GpuStep]:
-    """The launch that applies the epilogue to the sums in ``copy.source`` and writes ``copy.target``, for the whole batch;
-    none if C has no element. ``places``: those of sums, C, bias, scales of rows and scales of columns. ``swapped``: both
-    matrices are transposed."""
+    """The launch that applies the epilogue to the sums in ``copy.source`` and writes ``copy.target``, for the whole
+    batch. There is none if C has no elements.
+
+    ``places`` are those of the sums, C, bias, scales of rows and scales of columns. With ``swapped`` both matrices are
+    transposed."""
     source, target = (m.transposed if swapped else m for m in (copy.source, copy.target))
     count = math.prod(axis[0] for axis in copy.batch)
     if not copy.elements:
@@ -349,7 +358,7 @@ def finish_steps(copy: MatrixCopy, form: FinishForm, places: Sequence[BufferPlac
 
 
 def finish_seconds(copy: MatrixCopy, form: FinishForm, memory_ratio: float) -> float:
-    """The predicted time of the last launch."""
+    """The predicted time of the launch that applies the epilogue."""
     read, written = itemsize_of(copy.source.dtype), itemsize_of(copy.target.dtype)
     seconds_each = (read + written * (form.beta != 0)) / _READ_BYTES_S + written / _WRITE_BYTES_S
     return NEXT_LAUNCH_S + memory_ratio * copy.elements * seconds_each

@@ -1,4 +1,5 @@
-"""dtypes of products on a GPU: of the operands together, of the result, and of what lies in memory for a kernel."""
+"""The dtypes of products on a GPU: that of both operands together, that of the result, and those of the operands in
+memory."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ _POSSIBLE = {
 
 
 def dtype_on_gpu(x: str, y: str) -> str:
-    """The dtype of two operands together: the narrowest that represents both, or "float8" for any of 8 bits. Raises
-    DTypeError where there is none.
+    """The dtype of two operands together: the narrowest that represents both, or "float8" for two 8-bit floats. Raises
+    DTypeError if there is none.
 
     >>> dtype_on_gpu("bfloat16", "float16"), dtype_on_gpu("float16", "float16"), dtype_on_gpu("bfloat16", "float64")
     ('float32', 'float16', 'float64')
@@ -61,7 +62,7 @@ def dtype_on_gpu(x: str, y: str) -> str:
 
 
 def made_dtype(compute: str) -> str:
-    """The dtype of a result that was computed in this one.
+    """The dtype of a result that was computed in the dtype ``compute``.
 
     >>> made_dtype("float8"), made_dtype("tf32"), made_dtype("int8")
     ('bfloat16', 'float32', 'int8')
@@ -70,7 +71,7 @@ def made_dtype(compute: str) -> str:
 
 
 def dtype_in_memory(compute: str, dtype: str) -> str:
-    """The dtype of an operand in memory, of ``dtype`` as it is, for a kernel that computes in ``compute``.
+    """The dtype in memory of an operand of ``dtype``, for a kernel that computes in ``compute``.
 
     >>> dtype_in_memory("tf32", "float32"), dtype_in_memory("float8", "float8_e5m2"), dtype_in_memory("float32", "float16")
     ('float32', 'float8_e5m2', 'float32')
@@ -79,7 +80,8 @@ def dtype_in_memory(compute: str, dtype: str) -> str:
 
 
 def result_dtype(dtype: str, asked: str | None) -> str:
-    """The dtype of the result for operands of ``dtype``, if ``asked`` is the caller's. Raises DTypeError.
+    """The dtype of the result for operands of ``dtype``. ``asked`` is the dtype that the caller requests, or None.
+    Raises DTypeError.
 
     >>> result_dtype("float8", None), result_dtype("int8", "int32")
     ('bfloat16', 'int32')
@@ -93,7 +95,7 @@ def result_dtype(dtype: str, asked: str | None) -> str:
 
 
 def casts(dtype: str, out: str) -> bool:
-    """Whether a result of ``dtype`` can be stored in an array of another dtype: between floating-point types.
+    """Whether a result of ``dtype`` can be stored in an array of the dtype ``out``: both must be floating-point types.
 
     >>> casts("float32", "float16"), casts("int32", "float32")
     (True, False)
@@ -102,7 +104,7 @@ def casts(dtype: str, out: str) -> bool:
 
 
 def dtype_name(dtype: object) -> str:
-    """The name of a dtype that a caller gives: a name, or a dtype of NumPy, PyTorch or another library.
+    """The name of a dtype that a caller gives, as a name or as a dtype of NumPy, PyTorch or another library.
 
     >>> dtype_name(np.float32), dtype_name("bfloat16")
     ('float32', 'bfloat16')

@@ -1,5 +1,5 @@
-"""Arrays on a GPU: as an address, a shape and strides, independent of their library; as capsules of DLPack; and as the
-array that is the result for arrays of an unknown library.
+"""Arrays on a GPU in three forms: as an address, a shape and strides, independent of their library; as DLPack capsules;
+and as the array that is returned for operands of an unknown library.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class GpuArray(NamedTuple):
-    """``pointer`` is the address of the first element on GPU ``device``; ``strides`` are in elements; ``keep`` is the object
-    that owns the memory."""
+    """An array on a GPU. ``pointer`` is the address of its first element on GPU ``device``; ``strides`` are in
+    elements; ``keep`` is the object that owns the memory."""
 
     pointer: int
     shape: tuple[int, ...]
@@ -37,7 +37,8 @@ class GpuArray(NamedTuple):
 
     @property
     def in_granule(self) -> tuple[Any, ...]:
-        """All of it but the owner, with the place of its first byte within a granule as its address."""
+        """All properties of the array except its owner; the address is only the offset of the first byte within a
+        granule."""
         return (self.pointer % GRANULE, *self[1:5])
 
     @property
@@ -51,25 +52,27 @@ class GpuArray(NamedTuple):
         return self.pointer + low, self.pointer + high + size
 
     def overlaps(self, other: GpuArray) -> bool:
-        """Whether the ranges of addresses from first to last byte overlap; the arrays may then share a byte."""
+        """Whether the address ranges of the two arrays, from first to last byte, overlap. Then the arrays may share a
+        byte."""
         (low, high), (first, end) = self.extent, other.extent
         return low < end and first < high
 
     @property
     def transposed(self) -> GpuArray:
-        """The same memory with its last two axes swapped."""
+        """The same memory with the last two axes swapped."""
         shape, strides = ((*x[:-2], x[-1], x[-2]) for x in (self.shape, self.strides))
         return self._replace(shape=shape, strides=strides)
 
     def is_transpose_of(self, other: GpuArray) -> bool:
-        """Whether it is ``other`` transposed, matrix by matrix, in the same memory; False where no address is known."""
+        """Whether this is the transpose of ``other``, matrix by matrix, in the same memory. False if the address is not
+        known."""
         if not self.pointer or self.pointer != other.pointer or min(len(self.shape), len(other.shape)) < 2:
             return False
         return self.in_granule == other.transposed.in_granule
 
     @property
     def matrix(self) -> Matrix:
-        """How it lies as a matrix, or as a batch of them along one axis."""
+        """The layout of the array as a matrix, or as a batch of matrices along one axis."""
         (rows, columns), (row, column) = self.shape[-2:], self.strides[-2:]
         step = self.strides[0] if len(self.shape) == 3 and self.shape[0] > 1 else 0
         alignment = math.gcd(GRANULE, self.pointer, step * itemsize_of(self.dtype))
@@ -77,13 +80,13 @@ class GpuArray(NamedTuple):
 
     @property
     def repeats(self) -> bool:
-        """Whether several elements of the array have the same place in memory, as after a broadcast."""
+        """Whether several elements of the array share the same memory, as after a broadcast."""
         return 0 not in self.shape and any(n > 1 and not s for n, s in zip(self.shape, self.strides, strict=True))
 
 
 def merged_axes(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The axes of arrays of one shape, each as its length and its stride in every array, and as few as possible: axes that
-    can be merged in all arrays are one, axes of length 1 are left out.
+    """The axes of arrays of the same shape, as few as possible; each is its length and its strides in all arrays. Axes
+    that can be merged in all arrays become one axis, and axes of length 1 are left out.
 
     >>> merged_axes((2, 3, 4), (12, 4, 1), (24, 8, 2)), merged_axes((2, 3), (3, 1), (0, 1))
     ([(24, 1, 2)], [(2, 3, 0), (3, 1, 1)])
@@ -137,9 +140,10 @@ def _tensor(capsule: Any) -> _DLTensor:
 
 
 def read_capsule(capsule: Any) -> GpuArray:
-    """The array in a capsule. The capsule is not marked as used; it is the ``keep`` of the array and keeps it alive.
+    """The array in a DLPack capsule. The capsule is not marked as used. It is the ``keep`` of the array, and keeps the
+    memory alive.
 
-    The dtype is NumPy's name, or the code and bits of a type that NumPy does not have.
+    The dtype is a NumPy name, or the code and bits of a type that NumPy does not have.
     """
     tensor = _tensor(capsule)
     shape = tuple(tensor.shape[: tensor.ndim])
@@ -160,11 +164,11 @@ class _Memory:
 
 
 def make_capsule(pointer: int, shape: tuple[int, ...], dtype: str, device: int, owner: Any) -> Any:
-    """A capsule of a row-major array; ``owner`` lives until the array is released.
+    """A DLPack capsule of a row-major array. ``owner`` is kept alive until the array is released.
 
-    NumPy makes the capsule, as if of memory of the host; then its device is set. So NumPy's machine code releases it. A
-    function of Python must not: an array may be released while an exception is raised, for which ctypes has no care. The
-    exception is lost or the process ends.
+    NumPy makes the capsule as if the memory were the host's; then the device in the capsule is changed. So NumPy's
+    machine code releases the array. A Python function must not do this. An array may be released while an exception is
+    raised, and ctypes does not handle that: the exception would be lost, or the process would end.
     """
     is_bfloat16 = dtype == "bfloat16"  # as bits: NumPy exports no dtype of another package
     capsule = np.asarray(_Memory(pointer, shape, np.dtype("uint16" if is_bfloat16 else dtype), owner)).__dlpack__()
@@ -179,9 +183,11 @@ def make_capsule(pointer: int, shape: tuple[int, ...], dtype: str, device: int, 
 
 
 class GpuMatrix:
-    """A row-major array on a GPU. Other libraries import it without a copy, as by ``torch.from_dlpack(c)``.
+    """A row-major array on a GPU. Other libraries can import it without a copy, for example by
+    ``torch.from_dlpack(c)``.
 
-    The work that fills it may still be running: a stream for which it is imported by DLPack waits for that work.
+    The work that fills the array may still be running. A stream for which the array is imported by DLPack waits for
+    that work.
     """
 
     def __init__(self, gpu: Device, memory: Memory, shape: tuple[int, ...], dtype: str, stream: int) -> None:
@@ -194,12 +200,12 @@ class GpuMatrix:
 
     @property
     def dtype(self) -> Any:
-        """NumPy's dtype; where NumPy has none (bfloat16), its name."""
+        """The NumPy dtype; for bfloat16, which NumPy does not have, its name."""
         return self._dtype if self._dtype == "bfloat16" else np.dtype(self._dtype)
 
     @property
     def pointer(self) -> int:
-        """The address of its first element on the GPU."""
+        """The address of the first element on the GPU."""
         return self._memory.pointer
 
     @property

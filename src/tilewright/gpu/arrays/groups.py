@@ -1,8 +1,9 @@
-"""Products of groups of which only the GPU knows the sizes, such as the tokens of each expert of a mixture of experts.
+"""Grouped products whose sizes only the GPU knows, such as the numbers of tokens of the experts in a mixture of
+experts.
 
-The ends of the groups are an array on the GPU, where a kernel finds what each of its blocks computes. So the call does not
-wait for the GPU, copies nothing, pads nothing, and can be captured in a CUDA graph. Which kernel and which tiles are taken
-depends on the mean size of a group alone.
+The ends of the groups are an array on the GPU, from which the kernel finds what each of its blocks computes. So the
+call does not wait for the GPU, copies nothing, pads nothing, and can be captured in a CUDA graph. The choice of kernel
+and tiles depends only on the mean size of a group.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Run = Callable[..., None]
 def grouped_matmul_on_gpu(
     a: Any, b: Any, offsets: Any, out: Any = None, out_dtype: Any = None, scale_a: Any = None, scale_b: Any = None
 ) -> Any:
-    """``tilewright.grouped_matmul`` of arrays on one GPU; no gradient is recorded. Raises what that raises."""
+    """``tilewright.grouped_matmul`` of arrays on one GPU, without recording a gradient. Raises the same errors."""
     if offsets is None:
         combine_grouped_shapes(tuple(a.shape), tuple(b.shape), None)
         return matmul_on_gpu(a, b, out, out_dtype=out_dtype)
@@ -99,7 +100,8 @@ def _views(arrays: dict[str, Any]) -> tuple[Library, dict[str, GpuArray]]:
 
 
 def plan_of_groups(a: GpuArray, b: GpuArray, groups: int) -> _Plan:
-    """The plan for so many groups; nothing is multiplied. Raises what ``grouped_matmul`` raises."""
+    """The plan of a grouped product with ``groups`` groups. Nothing is multiplied. Raises any error of
+    ``grouped_matmul``."""
     return _plan(a.in_granule, b.in_granule, (groups,), None, None, views=True, scales=())
 
 

@@ -1,7 +1,9 @@
-"""Other libraries' arrays in the host's memory: NumPy reads the memory, and the result of ``matmul`` is an array of theirs.
+"""Arrays of other libraries in the host's memory: NumPy reads their memory, and the result of ``matmul`` is an array of
+the same library.
 
-Without options a product of PyTorch or JAX is the one that their own programs call, with gradients (``torch_operator``,
-``jax_operator``). With options it is a product of NumPy's arrays over the same memory. ``on_host`` copies arrays from a GPU.
+Without options, a product of PyTorch or JAX arrays is computed as in programs of those libraries, with gradients
+(``torch_operator``, ``jax_operator``). With options it is a product of NumPy arrays over the same memory. ``on_host``
+copies arrays from a GPU.
 """
 
 from __future__ import annotations
@@ -33,29 +35,33 @@ class HostLibrary:
         return self.answer(multiply(*self.operands(a, b, precision), precision=precision), a, b)
 
     def operands(self, a: Any, b: Any, precision: str | float) -> tuple[np.ndarray, np.ndarray]:  # noqa: ARG002
-        """Both as NumPy's arrays, in the dtypes in which they are multiplied. Raises OperandError and DTypeError."""
+        """Both operands as NumPy arrays, in the dtypes in which they are multiplied. Raises OperandError and
+        DTypeError."""
         return self.array(a, "a"), self.array(b, "b")
 
     def array(self, x: Any, name: str) -> np.ndarray:
-        """Another argument as an array of NumPy."""
+        """Another argument as a NumPy array."""
         return admit(x, name)
 
     def stored(self, x: Any, name: str) -> np.ndarray:
-        """The same in the dtype that ``x`` has; bfloat16 is that of ``ml_dtypes``, which must be installed for it."""
+        """Another argument as a NumPy array of the dtype that ``x`` has. bfloat16 becomes the dtype of ``ml_dtypes``,
+        which must be installed."""
         return self.array(x, name)
 
     def refuse_recorded(self, x: Any, name: str) -> None:
-        """Raises OperandError for an argument of which the library wants a gradient; with options none is recorded."""
+        """Raise OperandError for an argument whose gradient the library records. With options no gradient is
+        recorded."""
 
     def target(self, out: Any, name: str) -> np.ndarray:
-        """The memory of ``out``, or a copy of it. Raises OperandError where it cannot be written."""
+        """The memory of ``out``, or a copy of it. Raises OperandError if it cannot be written."""
         return self.array(out, name)
 
     def written(self, out: Any, target: np.ndarray) -> None:
-        """Called when ``target``, made from ``out``, holds the product."""
+        """Finish writing to ``out``. It is called when ``target``, made from ``out``, holds the product."""
 
     def computed(self, a: Any, b: Any, x: np.ndarray, y: np.ndarray, out_dtype: Any) -> Any:  # noqa: ARG002
-        """The ``out_dtype`` of the product of x and y for that of a and b; None for what NumPy promotes them to."""
+        """The ``out_dtype`` with which x and y are multiplied to get the product of a and b; None for the dtype to
+        which NumPy promotes them."""
         return None if out_dtype is None else dtype_name(out_dtype)
 
     def answer(self, c: Any, a: Any, b: Any, out_dtype: Any = None) -> Any:  # noqa: ARG002
@@ -146,8 +152,8 @@ class _HostJax(HostLibrary):
 
 
 def host_library(*values: Any) -> HostLibrary | None:
-    """The library of the first of these that is an array of another library than NumPy, which gets the result. None if
-    there is none. No value is on a GPU."""
+    """The library of the first value that is an array of another library than NumPy; the result belongs to that
+    library. None if there is none. No value may be on a GPU."""
     for value in values:
         library = library_by_type(value)
         if library is None:
@@ -173,7 +179,8 @@ def multiply_on_host(
     precision: str | float,
     options: dict[str, Any],
 ) -> Any:
-    """``matmul`` of arrays of ``library``; ``options`` are those that the caller gave. Raises what ``matmul`` raises."""
+    """``matmul`` of arrays of ``library``. ``options`` are the options that the caller gave. Raises any error of
+    ``matmul``."""
     if out is None and not options:
         return library.product(multiply, a, b, precision)
     for name, value in {"a": a, "b": b, "out": out, **options}.items():
@@ -189,7 +196,7 @@ def multiply_on_host(
 def read_on_host(
     library: HostLibrary, a: Any, b: Any, out: Any, precision: str | float, options: dict[str, Any]
 ) -> tuple[np.ndarray, np.ndarray, Any, dict[str, Any]]:
-    """a, b, out and the options of the product of NumPy's arrays that ``multiply_on_host`` makes."""
+    """a, b, out and the options for the product of NumPy arrays that ``multiply_on_host`` computes."""
     x, y = library.operands(a, b, precision)
     target = None if out is None else library.target(out, "out")
     given = {name: library.array(value, name) if host_library(value) else value for name, value in options.items()}
@@ -202,11 +209,11 @@ def read_on_host(
 
 
 def on_host(x: Any) -> Any:
-    """A copy of an array on a GPU as a NumPy array, when the work on the caller's stream is done; the memory of another
-    library's array on the host; anything else as it is.
+    """An array as a NumPy array. An array on a GPU is copied, after the work on the caller's stream is done. For an
+    array of another library on the host it is the same memory. Any other value is returned unchanged.
 
-    bfloat16 and float8 have the dtypes of ``ml_dtypes``, which must be installed for them. Raises OperandError and
-    DTypeError for what cannot be read.
+    bfloat16 and float8 become the dtypes of ``ml_dtypes``, which must be installed for them. Raises OperandError and
+    DTypeError for arrays that cannot be read.
     """
     library = library_of(x)
     if library is None:

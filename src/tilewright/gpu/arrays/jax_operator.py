@@ -1,4 +1,5 @@
-"""A product as a part of programs of JAX: a callback, with the addresses of the program's buffers, and its gradient."""
+"""A product as a part of JAX programs: a callback that gets the addresses of the program's buffers, and its
+gradient."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from .libraries import library_by_type
 
 
 def product_of_arrays(a: Any, b: Any, precision: str | float = "standard") -> Any:
-    """The product of two arrays, of the dtype that JAX promotes theirs to.
+    """The product of two arrays, in the dtype to which JAX promotes them.
 
     >>> product_of_arrays(jnp.eye(2), jnp.array([[1., 2.], [3., 4.]]))
     Array([[1., 2.],
@@ -38,8 +39,8 @@ def product_of_arrays(a: Any, b: Any, precision: str | float = "standard") -> An
 
 
 def promoted_arrays(a: Any, b: Any) -> tuple[Any, Any]:
-    """Both operands as arrays of the dtype that they promote to by the rules of JAX. Raises DTypeError where there
-    is none, and OperandError for what is neither an array of JAX nor of NumPy."""
+    """Both operands as arrays of the dtype to which JAX promotes them. Raises DTypeError if there is none, and
+    OperandError for operands that are arrays neither of JAX nor of NumPy."""
     x, y = _array(a, "a"), _array(b, "b")
     try:
         dtype = jnp.result_type(x, y)

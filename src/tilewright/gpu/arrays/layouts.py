@@ -1,6 +1,6 @@
-"""Which layouts of the operands a kernel takes as they are, and how a copy lies that it is given instead of another.
+"""Which layouts of operands a kernel can read directly, and which layout a copy has if an operand must be copied.
 
-The three operands are known by their number: 0 and 1 are the factors, as the kernel sees them, and 2 is the product.
+The operands have numbers: 0 and 1 are the factors, as the kernel sees them, and 2 is the product.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from .dtypes import made_dtype
 
 
 class Layouts(Protocol):
-    """What a kernel asks of its operands."""
+    """The layouts that a kernel requires of its operands."""
 
     def fits(self, operand: int, matrix: Matrix) -> bool:
-        """Whether the kernel takes a matrix of its dtype that lies like this."""
+        """Whether the kernel takes a matrix with this layout and the kernel's dtype."""
         ...
 
     def copy(self, operand: int, matrix: Matrix, dtype: str) -> Matrix:
-        """How a copy lies that it takes."""
+        """The layout of a copy that the kernel takes."""
         ...
 
     def stored(self, compute: str, dtype: str) -> str | None:
-        """The dtype in which it stores a result of ``dtype``; None if it stores only narrower ones."""
+        """The dtype in which the kernel stores a result of ``dtype``; None if it stores only narrower dtypes."""
         ...
 
 
 @dataclass(frozen=True)
 class RowMajor:
-    """Kernels that take row-major matrices without gaps."""
+    """The layouts of kernels that take row-major matrices without gaps."""
 
     def fits(self, operand: int, matrix: Matrix) -> bool:  # noqa: ARG002
         return matrix.is_row_major
@@ -51,9 +51,11 @@ class RowMajor:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Kernels whose operands are tensor maps: one way elements follow each other, the other way they may have gaps. The copy
-    engine wants addresses and strides of whole granules; C is also written without it. ``along_k``: elements of copies
-    follow each other along k, whichever way those of the operands do."""
+    """The layouts of kernels whose operands are tensor maps: elements are contiguous along one axis, and may have gaps
+    along the other.
+
+    The copy engine needs addresses and strides of whole granules; C can also be written without the copy engine. With
+    ``along_k`` the elements of copies are contiguous along k, whatever the layout of the operands."""
 
     kernel: CudaKernel = field(compare=False)
     along_k: bool = False
@@ -89,8 +91,8 @@ class Boxes:
         return _stored(self.kernel.stores, compute, dtype)
 
     def given(self, operand: int, matrix: Matrix, step: int = 0) -> Matrix:
-        """A matrix that fits as it is given to the kernel, the next of its batch ``step`` elements further. A single row of
-        ``b`` lies both ways."""
+        """A matrix that fits, as it is passed to the kernel; the next matrix of its batch is ``step`` elements further.
+        A single row of ``b`` counts as row-major and as column-major."""
         down = is_down(matrix)
         if operand == 2:
             down = matrix.column != 1 and self._stores_down(matrix)
@@ -114,9 +116,11 @@ class Boxes:
 
 @dataclass(frozen=True)
 class Strided:
-    """Kernels whose operands are pointers and strides, for which their table ``strides`` says what they read as it lies. If
-    ``whole``, they get a copy of a factor whose rows, or columns, do not begin at whole granules: their longest loads need
-    that."""
+    """The layouts of kernels that take pointers and strides. Their table ``strides`` says what they read without a
+    copy.
+
+    With ``whole`` such a kernel gets a copy of a factor whose rows or columns do not begin at whole granules, because
+    its longest loads need that."""
 
     kernel: CudaKernel = field(compare=False)
     whole: bool = False
@@ -163,7 +167,7 @@ def _stored(stores: Collection[str], compute: str, dtype: str) -> str | None:
 
 
 def is_down(matrix: Matrix) -> bool:
-    """Whether the elements of a column follow each other rather than those of a row.
+    """Whether the elements of a column are contiguous, and not those of a row.
 
     >>> is_down(Matrix(4, 3, 1, 4, "float16")), is_down(Matrix(4, 3, 3, 1, "float16"))
     (True, False)
@@ -172,8 +176,8 @@ def is_down(matrix: Matrix) -> bool:
 
 
 def start_of_lines(matrix: Matrix) -> int:
-    """Of how many bytes the beginnings of rows, or of columns that follow each other, are multiples: at most a whole line of
-    the GPU's caches.
+    """The largest number of bytes of which all beginnings of contiguous rows or columns are multiples: at most a cache
+    line of the GPU.
 
     >>> start_of_lines(Matrix(4, 80, 80, 1, "float16")), start_of_lines(Matrix(4, 64, 64, 1, "float16"))
     (32, 128)
@@ -183,8 +187,8 @@ def start_of_lines(matrix: Matrix) -> int:
 
 
 def given_by_strides(matrix: Matrix, step: int = 0) -> Matrix:
-    """A matrix as it is given to a kernel of strides, the next of its batch ``step`` elements further. A stride that is
-    never used is 1, so that the kernel finds elements that follow each other."""
+    """A matrix as it is passed to a kernel by strides; the next matrix of its batch is ``step`` elements further. A
+    stride that is never used is 1, so that the kernel finds contiguous elements."""
     rows, columns, row, column, dtype, alignment, *_ = matrix
     # Elements of a single row that lie apart are columns of one element each, which do follow each other.
     down = is_down(matrix) or (rows == 1 and columns > 1 and column != 1)
@@ -196,7 +200,8 @@ def given_by_strides(matrix: Matrix, step: int = 0) -> Matrix:
 
 
 def kind_of(matrix: Matrix) -> tuple[Any, ...]:
-    """All of a matrix on which it depends, for it and for its transpose, what fits and which way a copy lies."""
+    """All properties of a matrix that determine, for it and for its transpose, whether it fits and which layout a copy
+    has."""
     rows, columns, row, column, dtype, alignment, *_ = matrix
     size, is_aligned = itemsize_of(dtype), alignment == GRANULE
     if rows > 1 < columns and (row == 1) != (column == 1):
@@ -217,7 +222,7 @@ def kind_of(matrix: Matrix) -> tuple[Any, ...]:
 
 @functools.cache  # for each kernel of a plan
 def layouts_of(kernel: CudaKernel) -> tuple[Layouts, ...]:
-    """The layouts that a kernel takes: as the operands lie, and those with which it may be faster."""
+    """The layouts that a kernel takes: those of the operands, and those with which it may be faster."""
     if kernel.strides:
         return (Strided(kernel), Strided(kernel, whole=True)) if "padded" in kernel.strides else (Strided(kernel),)
     return (Boxes(kernel), Boxes(kernel, along_k=True)) if kernel.boxes else (RowMajor(),)

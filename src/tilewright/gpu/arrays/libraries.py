@@ -1,8 +1,8 @@
-"""The libraries whose arrays can be on a GPU: for each, where an array is, the current stream, new memory, and the result.
-What a product of their arrays on the host needs is in ``host_libraries``.
+"""The libraries whose arrays can be on a GPU. For each library: where an array is, the current stream, how to allocate
+memory, and how to return a result. ``host_libraries`` does the same for their arrays on the host.
 
-The type of an array identifies its library, which is taken from ``sys.modules``: a caller with an array has imported the
-library, so nothing here imports one.
+The type of an array identifies its library, which is taken from ``sys.modules``. A caller with an array has already
+imported the library, so nothing here imports one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .repeated import ArrayFunctions, RepeatedGroups, RepeatedLists, RepeatedPro
 
 
 class Library:
-    """What a product needs of a library. ``mutable``: its arrays can be ``out``; ``views``: they can be transposed without
-    a copy."""
+    """What a product needs from a library. ``mutable`` means that its arrays can be ``out``; ``views`` means that they
+    can be transposed without a copy."""
 
     name, mutable, views = "", True, True
     #: The short way for products of its arrays, where there is one.
@@ -45,15 +45,16 @@ class Library:
         raise NotImplementedError
 
     def view(self, x: Any, name: str) -> GpuArray:
-        """Address, shape and strides of ``x``, the argument ``name``. Raises OperandError and DTypeError."""
+        """Address, shape and strides of ``x``, which messages call ``name``. Raises OperandError and DTypeError."""
         raise NotImplementedError
 
     def records(self, x: Any) -> bool:  # noqa: ARG002
-        """Whether the library must know what is done with ``x``: for a gradient, in a trace or in a transformation."""
+        """Whether the library must record what is done with ``x``: for a gradient, in a trace, or in a
+        transformation."""
         return False
 
     def stream(self, device: int) -> int:
-        """The handle of the stream on which the caller works now."""
+        """The handle of the caller's current stream."""
         raise NotImplementedError
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int) -> tuple[Any, int]:
@@ -61,60 +62,63 @@ class Library:
         raise NotImplementedError
 
     def allocation(self, shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
-        """A function that allocates such an array as ``empty`` does, but may raise the library's own error."""
+        """A function that allocates an array as ``empty`` does, but may raise the library's own error."""
         return lambda: self.empty(shape, dtype, device)[0]
 
     def pieces(self, shapes: Sequence[tuple[int, int]], dtype: str, device: int) -> Pieces:
-        """Matrices in one piece of memory; the function that allocates them raises MemoryError."""
+        """Matrices in one allocation. Raises MemoryError if it cannot be allocated."""
         return pieces_of(shapes, functools.partial(self.empty, dtype=dtype, device=device), self.split)
 
     def transposed(self, x: Any) -> Any:
-        """A view with its last two axes swapped."""
+        """A view of ``x`` with its last two axes swapped."""
         raise NotImplementedError
 
     def answer(self, x: Any) -> Any:
-        """What the caller receives for an array from ``empty``. Called after the work that fills it was submitted."""
+        """The result that the caller receives, for an array from ``empty``. It is called after the work that fills the
+        array was submitted."""
         return x
 
     def written(self, out: Any) -> None:
-        """Called after the work that overwrites ``out`` was submitted."""
+        """Note that ``out`` was changed. It is called after the work that overwrites ``out`` was submitted."""
 
     def hold(self, stream: int, device: int, things: Any) -> None:
-        """Called after all work on ``things`` was submitted. Keeps them until it is done, where the library does not."""
+        """Keep ``things`` alive until all submitted work on them is done, if the library does not. It is called after
+        that work was submitted."""
 
 
 def is_on_gpu(*values: Any) -> bool:
-    """Whether any of these is an array on a GPU."""
+    """Whether any of the values is an array on a GPU."""
     return any(map(library_of, values))
 
 
 def gpu_at(device: int) -> Any:
-    """The GPU of a number; what drives it is imported only here, for arrays in the host's memory do not need it."""
+    """The GPU with this number. The modules that drive it are imported here, because arrays in the host's memory do not
+    need them."""
     from ..runtime import device as gpus
 
     return gpus.gpu_at(device)
 
 
 def device_of(pointer: int) -> int:
-    """The number of the GPU to which memory belongs."""
+    """The number of the GPU to which an address belongs."""
     from ..runtime import driver
 
     return driver.device_of(pointer)
 
 
 def is_of_a_library(*values: Any) -> bool:
-    """Whether any of these is an array of another library than NumPy, wherever it is."""
+    """Whether any of the values is an array of another library than NumPy, on a GPU or on the host."""
     return any(map(library_by_type, values))
 
 
 def library_of(x: Any) -> Library | None:
-    """The library of an array on a GPU; None for everything else."""
+    """The library of an array on a GPU; None for anything else."""
     library = library_by_type(x)
     return library if library is not None and library.on_gpu(x) else None
 
 
 def library_by_type(x: Any) -> Library | None:
-    """The library of an array wherever it is; None for NumPy's arrays and for what is no array."""
+    """The library of an array on a GPU or on the host; None for NumPy arrays and for values that are not arrays."""
     kind = type(x)
     if kind is np.ndarray:
         return None
@@ -157,7 +161,7 @@ def _dtype(name: str, kind: str, dtype: str) -> str:
 
 
 class Torch(Library):
-    """PyTorch's tensors."""
+    """PyTorch and its tensors."""
 
     name = "torch"
 
@@ -189,7 +193,7 @@ class Torch(Library):
         return needed or self._torch._C._functorch.is_functorch_wrapped_tensor(x)
 
     def refuse_recorded(self, x: Any, name: str) -> None:
-        """Raises OperandError for a tensor of which a gradient or a tangent is wanted, where none is recorded."""
+        """Raise OperandError for a tensor that requires a gradient or has a tangent, in calls that record neither."""
         torch = self._torch
         if x.requires_grad and torch.is_grad_enabled():
             raise OperandError(
@@ -243,7 +247,8 @@ class Torch(Library):
 
 
 class TorchSubclass(Torch):
-    """Tensors of a type that may do more than its base: PyTorch passes each product to it, as to fake and traced ones."""
+    """Tensors of a subclass whose products may do more, such as fake and traced tensors: PyTorch passes each product to
+    the subclass."""
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch)
@@ -254,7 +259,7 @@ class TorchSubclass(Torch):
 
 
 class Cupy(Library):
-    """CuPy's arrays."""
+    """CuPy and its arrays."""
 
     name = "cupy"
 
@@ -294,9 +299,9 @@ class Cupy(Library):
 
 class OtherLibrary(Library):
     """Any other library with DLPack or CUDA's array interface. The product runs on a stream of Tilewright, which waits
-    for the work that fills the operands; a stream that receives the result waits for the product.
+    for the work that fills the operands. A stream that receives the result waits for the product.
 
-    Its arrays cannot be ``out``: these interfaces have no way to announce that an array was written.
+    Arrays of such a library cannot be ``out``, because these interfaces cannot announce that an array was written.
     """
 
     name, mutable, views = "DLPack", False, False
@@ -350,7 +355,7 @@ class OtherLibrary(Library):
 
 
 class Jax(OtherLibrary):
-    """JAX's arrays, received and returned through DLPack."""
+    """JAX and its arrays, which are received and returned through DLPack."""
 
     name = "jax"
 
@@ -372,7 +377,7 @@ class Jax(OtherLibrary):
 
 
 def memory_error(needed: int, device: int, error: MemoryError) -> MemoryLimitError:
-    """The error that says how much memory a product needs."""
+    """The error for too little memory, which says how much a product needs."""
     return MemoryLimitError(f"the product needs {needed:,} bytes more on GPU {device}: {error}")
 
 
@@ -390,8 +395,10 @@ def pieces_of(
     empty: Callable[[tuple[int, ...]], tuple[Any, int]],
     split: Callable[[Any, list[int]], Sequence[Any]] | None,
 ) -> Pieces:
-    """Matrices of these shapes. ``empty(shape)`` is an array and its address; ``split(x, heights)`` splits one by its rows
-    in one call. With it, matrices of one width follow each other, else all do in their order."""
+    """Matrices with these shapes in as few allocations as possible.
+
+    ``empty(shape)`` returns an array and its address. ``split(x, heights)`` splits an array by its rows in one call.
+    With ``split``, matrices of the same width follow one another; otherwise all follow one another in their order."""
     of_width: dict[int, list[int]] = {}
     for i, (_, width) in enumerate(shapes):
         of_width.setdefault(0 if split is None else width, []).append(i)
@@ -425,7 +432,7 @@ def pieces_of(
 
 
 class TorchFunctions:
-    """Keys of tensors, streams and allocations."""
+    """Functions that read keys of tensors and streams, and allocate tensors."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -440,16 +447,16 @@ class TorchFunctions:
 
     @property
     def state(self) -> State:
-        """What is as usual while no tensor has a tangent."""
+        """The object, attribute and value that hold while no tensor has a tangent."""
         return (self._forward, "_current_level", -1)
 
     def has_tangents(self) -> bool:
-        """Whether a tensor may have a tangent of forward differentiation, which is recorded now."""
+        """Whether forward differentiation is active now, so that a tensor may have a tangent."""
         return self._forward._current_level >= 0 and self._torch._C._is_fwd_grad_enabled()
 
     def key(self, a: Any, b: Any) -> tuple[tuple[Any, ...], int, int] | None:
-        """What products of two tensors have in common that make the same launches, and both addresses; None for tensors
-        that must be looked at in full."""
+        """The key that all products of two tensors with the same launches have in common, and both addresses. None for
+        tensors that must be examined in full."""
         if a.is_neg() or b.is_neg() or ((a.requires_grad or b.requires_grad) and self._torch.is_grad_enabled()):
             return None
         if self.has_tangents():
@@ -471,18 +478,18 @@ class TorchFunctions:
         return int(x.data_ptr())
 
     def stream(self, device: int) -> int:
-        """The handle of the stream on which the caller works now."""
+        """The handle of the caller's current stream."""
         if self._handle is not None:
             return int(self._handle(device))
         return int(self._torch.cuda.current_stream(device).cuda_stream)
 
     @staticmethod
     def stores_conjugated(a: Any, b: Any) -> bool:
-        """Whether complex values of one of them are stored conjugated."""
+        """Whether the complex values of one of the tensors are stored conjugated."""
         return bool(a.is_conj() or b.is_conj())
 
     def allocation(self, shape: tuple[int, ...], kind: Any, device: int) -> Callable[[], Any]:
-        """A function that allocates an uninitialised row-major tensor of PyTorch's dtype ``kind``."""
+        """A function that allocates an uninitialised row-major tensor of the PyTorch dtype ``kind``."""
         general = functools.partial(self._torch.empty, shape, dtype=kind, device=self._torch.device("cuda", device))
         if self._empty_strided is None or self._current is None or 0 in shape:
             return general

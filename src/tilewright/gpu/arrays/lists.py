@@ -1,12 +1,12 @@
-"""Products of lists of arrays on a GPU, in as few launches as possible.
+"""Products of lists of arrays on a GPU, in as few launches as possible. There are four kinds of lists:
 
-- batch: the matrices have one shape and lie at equal distances;
-- ragged: they differ in their number of rows and lie one after another, as after a split of a tensor;
-- listed: they lie anywhere and have shapes of their own, by kernels that take lists (``gpu/kernels/lists.cuh``);
-- scattered: they lie anywhere and differ only in their number of rows, by kernels that read boxes.
+- batch: the matrices have the same shape and are equally spaced in memory;
+- ragged: they differ in their number of rows and follow one another in memory, as after a split of a tensor;
+- listed: they have any addresses and shapes; kernels that take lists multiply them (``gpu/kernels/lists.cuh``);
+- scattered: they have any addresses and differ only in their number of rows; kernels that read boxes multiply them.
 
-All others are multiplied one by one, as are lists for which that is predicted to be faster. How a list was multiplied is
-remembered for others that are like it (``repeated``).
+All other lists are multiplied one by one, and so are lists for which this is predicted to be faster. The way in which a
+list was multiplied is remembered for similar lists (``repeated``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from .repeated import ListProduct
 
 @dataclass(frozen=True)
 class ListCall:
-    """The products ``xs[i]·ys[i]`` of arrays of one library. ``one(x, y)`` multiplies a pair that is not part of a batch."""
+    """The products ``xs[i]·ys[i]`` of arrays of one library. ``one(x, y)`` multiplies a single pair."""
 
     library: Library
     xs: list[GpuArray]
@@ -56,7 +56,7 @@ class ListCall:
     one: Callable[[Any, Any], Any]
 
     def part(self, some: slice) -> ListCall:
-        """Some of these products."""
+        """A call for some of these products."""
         return replace(self, xs=self.xs[some], ys=self.ys[some])
 
 
@@ -68,8 +68,8 @@ def matmul_lists_on_gpu(
     out_dtype: Any,
     one: Callable[[Any, Any], Any],
 ) -> list[Any]:
-    """a[i]·b[i] for every i. Results may be views of one allocation. ``one(x, y)`` multiplies a pair that is not part of a
-    batch. Raises what ``matmul_on_gpu`` raises.
+    """The list of a[i]·b[i] for every i. The results may be views of one allocation. ``one(x, y)`` multiplies a single
+    pair. Raises any error of ``matmul_on_gpu``.
     """
     check_words_on_gpu(precision, algorithm)
     library = library_of(a[0])
@@ -277,9 +277,10 @@ Submit = Callable[[Any, int, int], None]
 def listed_launches(
     gpu: Device, xs: Sequence[GpuArray], ys: Sequence[GpuArray], tops: Sequence[int], compute: str
 ) -> Submit | None:
-    """The launches of these products of matrices, multiplied in the dtype ``compute``; None where no kernel takes them, or
-    where they are predicted to be faster one by one. ``tops``: the elements from an address to each result, which has no
-    gaps."""
+    """The launches of these products of matrices, which are multiplied in the dtype ``compute``. ``tops`` are the
+    elements from an address to each result; the results have no gaps.
+
+    None if no kernel takes the matrices, or if multiplying them one by one is predicted to be faster."""
     pairs, dtype = list(zip(xs, ys, strict=True)), xs[0].dtype
     if any(x.shape[1] != y.shape[0] for x, y in pairs):
         return None
@@ -386,8 +387,8 @@ SubmitBoxes = Callable[[Any, int, int], bool]
 def scattered_launches(
     gpu: Device, engine: Sequence[CudaKernel], a: Sequence[Matrix], b: Sequence[Matrix]
 ) -> tuple[float, SubmitBoxes] | None:
-    """The launches of these products, whose results follow each other without gaps, and their predicted time; None where
-    the matrices are not alike but for the rows of A, or where no kernel with boxes takes them."""
+    """The launches of these products, whose results follow one another without gaps, and their predicted time. None if
+    the matrices differ in more than the rows of A, or if no kernel with boxes takes them."""
     filled, y = [x for x in a if x.rows], b[0]
     if not filled or any(each[1:] != filled[0][1:] for each in filled) or any(each != y for each in b):
         return None
@@ -425,7 +426,7 @@ def scattered_launches(
 
 
 def padded_rows(rows: Sequence[int], params: Mapping[str, int]) -> int:
-    """The rows of all tiles of products with so many rows."""
+    """The number of rows of all tiles, for products with these numbers of rows."""
     band = params["BM"] * params.get("CLUSTER", 1)
     return sum(-(-count // band) * band for count in rows)
 

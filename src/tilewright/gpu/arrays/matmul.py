@@ -1,7 +1,7 @@
-"""``matmul`` of arrays on a GPU: the data stay there, and the result is an array of the caller's library.
+"""``matmul`` of arrays on a GPU: the data stay on the GPU, and the result is an array of the caller's library.
 
-The call submits the work to the caller's current stream, whose order it keeps, and does not wait for it. The first call for
-a shape takes longer, because it compiles and loads what the shape needs.
+The call submits the work to the caller's current stream and does not wait for it. The first call for a shape takes
+longer, because it compiles and loads the kernels for the shape.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ def matmul_on_gpu(
     record: Callable[[Any, Any, str | float], Any] | None = None,
 ) -> Any:
     """The product of two arrays on one GPU, as ``tilewright.matmul`` describes it. ``record`` multiplies arrays whose
-    library must know of the product.
+    library must record the product.
 
-    Raises OperandError, DTypeError and ShapeError for what cannot be multiplied, MemoryLimitError where the GPU has too
-    little memory (then nothing is written), UsageError, UnavailableError without ``cuda.bindings``.
+    Raises OperandError, DTypeError and ShapeError for operands that cannot be multiplied. Raises MemoryLimitError if
+    the GPU has too little memory; then nothing is written. Also raises UsageError, and UnavailableError without
+    ``cuda.bindings``.
     """
     asked = None if precision == "standard" and out_dtype is None else (precision, out_dtype)
     if epilogue is None and algorithm == "classical" and (way := short_ways.get(type(a))) is not None:
@@ -96,8 +97,8 @@ def submit_product(
     out_dtype: Any = None,
     epilogue: Epilogue | None = None,
 ) -> tuple[Any, Launches]:
-    """Submit the product of ``arrays`` a and b to the caller's stream: the result, which is ``out`` where the third array is
-    its memory, and what was launched. Raises what ``matmul_on_gpu`` raises."""
+    """Submit the product of ``arrays`` a and b to the caller's stream. Returns the result, which is ``out`` if the
+    third array is its memory, and the launches. Raises any error of ``matmul_on_gpu``."""
     x, y, target = arrays
     stream = library.stream(x.device)
     form, given, kept = (None, (), []) if epilogue is None else finish_form(epilogue, library, x, y)
@@ -130,7 +131,8 @@ def submit_product(
 
 
 def multiply_views(x: GpuArray, y: GpuArray, out: GpuArray, stream: int, precision: str | float = "standard") -> None:
-    """Submit the product of two arrays on one GPU, into a third that is disjoint from them, to a stream of the caller."""
+    """Submit the product of two arrays on one GPU to a stream of the caller. ``out`` shares no memory with the
+    operands."""
     launches = _launches(_key(x, y, out, False, precision, None), None)
     gpu, nbytes, workspace = gpu_at(x.device), launches.plan.workspace_bytes, None
     with gpu:
@@ -151,8 +153,8 @@ def multiply_views(x: GpuArray, y: GpuArray, out: GpuArray, stream: int, precisi
 def plan_of_views(
     x: GpuArray, y: GpuArray, *, views: bool = True, precision: str | float = "standard", out_dtype: str | None = None
 ) -> GpuPlan:
-    """The plan of a product of two arrays whose GPU may be one that is only described. ``views``: the result may be a
-    transposed view. Raises ShapeError, DTypeError."""
+    """The plan of a product of two arrays; their GPU may be one that is only described. With ``views`` the result may
+    be a transposed view. Raises ShapeError and DTypeError."""
     return _plan(_key(x, y, None, views, precision, out_dtype))
 
 
@@ -165,7 +167,7 @@ def plan_on_gpu(
     out_dtype: Any = None,
     epilogue: Epilogue | None = None,
 ) -> GpuPlan:
-    """What ``matmul_on_gpu`` would run for these arrays; nothing is compiled. Raises what ``matmul_on_gpu`` raises."""
+    """The plan of ``matmul_on_gpu`` for these arrays. Nothing is compiled. Raises any error of ``matmul_on_gpu``."""
     check_words_on_gpu(precision, algorithm)
     if out is None:  # a gradient does not change the plan
         a, b = (x.detach() if (owner := library_of(x)) and owner.records(x) else x for x in (a, b))
@@ -267,7 +269,7 @@ def _launches(key: _PlanKey, form: FinishForm | None) -> Launches:
 
 
 def check_words_on_gpu(precision: str | float, algorithm: str) -> None:
-    """Raises UsageError for a precision or an algorithm that products on a GPU do not have."""
+    """Raise UsageError for a precision or an algorithm that products on a GPU do not have."""
     check_words(precision, algorithm)
     if algorithm != "classical":
         raise UsageError(f"algorithm {algorithm!r}: on a GPU there is classical alone")
@@ -316,7 +318,8 @@ def _disjoint(target: GpuArray | None, *operands: GpuArray) -> bool:
 
 
 def allocated(library: Library, shape: tuple[int, ...], dtype: str, device: int, order: Any = None) -> tuple[Any, int]:
-    """An array for a result, and its address. Raises MemoryLimitError, which counts the workspace of an ``order``, too."""
+    """An array for a result, and its address. Raises MemoryLimitError; the size in its message includes the workspace
+    of an ``order``."""
     try:
         return library.empty(shape, dtype, device)
     except MemoryError as error:
@@ -331,7 +334,8 @@ def allocated(library: Library, shape: tuple[int, ...], dtype: str, device: int,
 def finish_form(
     epilogue: Epilogue, library: Library, a: GpuArray, b: GpuArray
 ) -> tuple[FinishForm, tuple[int, int, int], list[Any]]:
-    """The form of an epilogue of the product of ``a`` and ``b``, the addresses of bias and scales, and what keeps them.
+    """The form of an epilogue of the product of ``a`` and ``b``, the addresses of bias and scales, and the objects that
+    own them.
 
     Raises OperandError, DTypeError and ShapeError for arrays that cannot be used.
     """
@@ -397,9 +401,10 @@ def paired_plan(
     *,
     views: bool,
 ) -> GpuPlan:
-    """The plan by reals of a product of complex numbers, if that is predicted to take less time than ``whole``, the plan for
-    the same arrays; else that one. ``planned`` plans the product of reals. ``views``: the result may be a transposed
-    view."""
+    """The plan that computes a product of complex numbers by products of reals, if it is predicted to take less time
+    than ``whole``, the plan for the same arrays; otherwise ``whole``.
+
+    ``planned`` is the function that plans the product of reals. With ``views`` the result may be a transposed view."""
     real = _REALS.get(x.dtype)
     if real is None or y.dtype != x.dtype or whole.order.dtype != x.dtype or not whole.predicted or whole.finish:
         return whole
@@ -444,7 +449,7 @@ def paired_plan(
 
 
 def pairs_step(b: Matrix, batch: int, source: BufferPlace) -> GpuStep:
-    """The launch that writes a batch of complex matrices as reals, to the beginning of the workspace."""
+    """The launch that writes a batch of complex matrices as real matrices to the beginning of the workspace."""
     macros = {"DOUBLE": int(b.dtype == "complex128"), "BY_COLUMNS": int(b.down)}
     lines, numbers, number = (b.columns, b.rows, b.row) if b.down else (b.rows, b.columns, b.column)
     jobs = batch * lines * -(-numbers // _CHUNK)

@@ -1,8 +1,9 @@
-"""How a kernel sees the operands of one product of GPU arrays: what is copied first, and the layout of the result.
+"""Decides how a kernel sees the operands of one product of GPU arrays: which are copied first, and the layout of the
+result.
 
-What a kernel takes as it is, ``layouts`` says. A column-major matrix is the transpose of a row-major one, so two
-column-major operands give Cᵀ = Bᵀ·Aᵀ with no copy at all. All others are copied on the GPU; of C = A·B and Cᵀ = Bᵀ·Aᵀ the
-one with fewer bytes to copy is taken.
+``layouts`` says which layouts a kernel can read directly. A column-major matrix is the transpose of a row-major one, so
+a product of two column-major operands is Cᵀ = Bᵀ·Aᵀ without any copy. Operands with other layouts are copied on the
+GPU. Of C = A·B and Cᵀ = Bᵀ·Aᵀ, the one with fewer bytes to copy is taken.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ _ALIGNMENT = 256
 
 
 class OrderedMatrix(NamedTuple):
-    """One of the three matrices of a product: ``original`` is the caller's, ``used`` the one that the kernel works on.
+    """One of the three matrices of a product. ``original`` is the caller's matrix, and ``used`` is the matrix that the
+    kernel reads or writes.
 
-    ``steps``: elements from one matrix of the caller to the next along each axis of the batch, ``used_steps`` those of the
-    kernel. ``at``: the byte of the workspace where the kernel's copies begin; None where the kernel uses the caller's
-    matrix. ``matrices``: how many the batch has; one that several products share counts once.
+    ``steps`` are the elements from one matrix of the caller to the next along each axis of the batch; ``used_steps``
+    are those of the kernel's matrices. ``at`` is the byte of the workspace where the kernel's copies begin, or None if
+    the kernel uses the caller's matrix. ``matrices`` is the number of matrices in the batch; a matrix that several
+    products share counts once.
     """
 
     label: str
@@ -46,11 +49,12 @@ class OrderedMatrix(NamedTuple):
 
 
 class Order(NamedTuple):
-    """The product as the kernel sees it, C = P·Q; where ``swapped``, P is the caller's b, Q its a, and all are transposed.
+    """The product as the kernel sees it: C = P·Q. If ``swapped``, P is the transpose of the caller's b, Q is that of a,
+    and C is transposed, too.
 
-    ``operands`` is the dtype of both factors together, ``dtype`` that of the result. ``shape``: of the array that is
-    allocated for a result without ``out``; ``transposed``: the caller gets a transposed
-    view of it.
+    ``operands`` is the dtype to which both factors are promoted, and ``dtype`` is that of the result. ``shape`` is the
+    shape of the array that is allocated for a result without ``out``. If ``transposed``, the caller gets a transposed
+    view of that array.
     """
 
     shapes: ProductShapes
@@ -68,17 +72,18 @@ class Order(NamedTuple):
 
     @property
     def copies(self) -> tuple[str, ...]:
-        """The copies before and after the product, as texts with bytes."""
+        """The copies before and after the product, as texts with their bytes."""
         return tuple(_copy_text(place, self.swapped) for place in (self.p, self.q, self.c) if place.is_copied)
 
     @property
     def axes(self) -> list[tuple[int, ...]]:
-        """The axes of the batch, as few as possible: the length, and the elements from one P, Q and C to the next."""
+        """The axes of the batch, as few as possible. Each is its length, and the elements from one P, Q and C to the
+        next."""
         return merged_axes(self.batch, self.p.used_steps, self.q.used_steps, self.c.used_steps)
 
     @property
     def mnk(self) -> tuple[int, int, int]:
-        """The sizes of the product as the kernel sees it."""
+        """m, n and k of the product as the kernel sees it."""
         return self.p.original.rows, self.q.original.columns, self.p.original.columns
 
 
@@ -87,9 +92,10 @@ Copied = frozenset[str]
 
 
 class Arrangement(NamedTuple):
-    """How an order is made of operands: which of P, Q and C are ``copied``, and as which layouts want them. ``stored``: the
-    dtype that the kernel stores; ``sums``: that of sums which it leaves to another kernel. Products of one
-    ``Operands.kind`` have the same arrangements."""
+    """A description from which an order of operands is made: which of P, Q and C are ``copied``, and for which layouts.
+
+    ``stored`` is the dtype that the kernel stores. ``sums`` is the dtype of sums that the kernel leaves to another
+    kernel. Products with the same ``Operands.kind`` have the same arrangements."""
 
     swapped: bool
     layouts: Layouts
@@ -101,7 +107,7 @@ class Arrangement(NamedTuple):
 
 
 class Operands:
-    """The operands of a product and its result as matrices, straight and transposed, before any kernel is chosen."""
+    """The operands of a product and its result as matrices, original and transposed, before any kernel is chosen."""
 
     def __init__(
         self,
@@ -154,16 +160,20 @@ class Operands:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """All that arrangements depend on but ``copies_less``, and whether two of them are the same order. No size is 0."""
+        """All properties on which arrangements depend, except ``copies_less``; they also determine whether two
+        arrangements are the same order. No size is 0."""
         flags = self._disjoint, self._may_be_view, self._has_epilogue, bool(self._batch)
         return self.operands, self.dtype, flags, *(kind_of(matrix) for _, matrix, _ in self._places[False])
 
     def arrangement(
         self, compute: str, layouts: Layouts, swapped: bool | None, *, at_once: bool = False
     ) -> Arrangement | None:
-        """That for a kernel that multiplies in ``compute``, and ``at_once`` applies the epilogue; else it leaves its sums in
-        the workspace, from which another makes the result. None where it cannot store the result. ``layouts``: what it reads
-        as it is. ``swapped``: whether Cᵀ = Bᵀ·Aᵀ is computed; by default where that copies less."""
+        """The arrangement for a kernel that multiplies in ``compute`` and reads ``layouts`` directly. None if the
+        kernel cannot store the result.
+
+        With ``at_once`` the kernel applies the epilogue; otherwise it leaves its sums in the workspace, from which
+        another kernel makes the result. ``swapped`` says whether Cᵀ = Bᵀ·Aᵀ is computed; by default it is, if that
+        copies less."""
         stored, sums = self._stored(compute, layouts, at_once)
         if stored is None:
             return None
@@ -181,12 +191,12 @@ class Operands:
         return Arrangement(swapped, layouts, compute, stored, sums, copied, transposed)
 
     def arranged(self, compute: str, layouts: Layouts, swapped: bool | None, *, at_once: bool = False) -> Order | None:
-        """The order that is arranged so, if there is one."""
+        """The order for such an arrangement, if there is one."""
         how = self.arrangement(compute, layouts, swapped, at_once=at_once)
         return None if how is None else self.order(how)
 
     def order(self, how: Arrangement) -> Order:
-        """The order of the operands that are arranged so."""
+        """The order of the operands for an arrangement."""
         batch, shape = self._batch, self.shapes.result
         (*factors, (_, c, c_steps)), layouts, compute = self._places[how.swapped], how.layouts, how.compute
         if how.transposed:
@@ -214,7 +224,8 @@ class Operands:
         return stored if stored in ((sums,) if sums else (self.dtype, made_dtype(compute))) else None, sums
 
     def copied(self, compute: str, layouts: Layouts, *, at_once: bool) -> tuple[Copied, Copied] | None:
-        """What is copied of Cᵀ = Bᵀ·Aᵀ and of C = A·B; None where the result cannot be stored."""
+        """The operands that must be copied for Cᵀ = Bᵀ·Aᵀ, and those for C = A·B. None if the result cannot be
+        stored."""
         stored, _ = self._stored(compute, layouts, at_once)
         if stored is None:
             return None
@@ -231,7 +242,7 @@ class Operands:
         return frozenset(found)
 
     def copies_less(self, some: Copied, others: Copied) -> bool:
-        """Whether copies of some operands have fewer bytes than those of others, of all products."""
+        """Whether copying the operands ``some`` takes fewer bytes than copying ``others``, for all products."""
         nbytes = {label: x.nbytes * _matrices(self._batch, steps) for label, x, steps in self._places[False]}
         return sum(nbytes[label] for label in some) < sum(nbytes[label] for label in others)
 

@@ -1,5 +1,5 @@
-"""Plans of products of arrays on a GPU: the layout of the operands, what is copied, which kernel multiplies, and the steps
-that run. ``choose`` makes them."""
+"""Plans of products of arrays on a GPU: the layout of the operands, the copies, the kernel, and the steps that run.
+``choose`` makes these plans."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ STRAIGHT, CHANGED = "C = A·B", "Cᵀ = Bᵀ·Aᵀ"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GpuPlan(Plan):
-    """What a product of arrays on a GPU runs; nothing is allocated or compiled yet.
+    """The plan of a product of arrays on a GPU. Nothing is allocated or compiled yet.
 
-    ``order`` says how the kernel sees the operands, ``gpu`` is the GPU's name, ``ordinal`` its number.
+    ``order`` says how the kernel sees the operands. ``gpu`` is the name of the GPU, and ``ordinal`` its number.
     """
 
     problem: Problem
@@ -73,7 +73,7 @@ class GpuPlan(Plan):
 
     @property
     def device(self) -> str:
-        """The GPU by its number, such as "cuda:0"."""
+        """The GPU as a device string with its number, such as "cuda:0"."""
         return f"cuda:{self.ordinal}"
 
     @cached_property
@@ -91,12 +91,12 @@ class GpuPlan(Plan):
 
     @property
     def copies(self) -> tuple[str, ...]:
-        """The copies on the GPU before and after the product, as texts with bytes."""
+        """The copies on the GPU before and after the product, as texts with their bytes."""
         return self.order.copies
 
     @cached_property
     def workspace_bytes(self) -> int:
-        """Bytes for these copies, for operands that are split, and for the sums of parts of k."""
+        """Bytes of the workspace: for the copies, for split operands, and for the sums of parts of k."""
         if self.pieces:
             return max(buffers[WORKSPACE].offset + plan.workspace_bytes for plan, buffers in self.pieces)
         split = self.split
@@ -104,27 +104,27 @@ class GpuPlan(Plan):
 
     @cached_property
     def split(self) -> SplitProduct | ResidueProduct | None:
-        """How operands of float32 are split for tensor cores of float16, or those of float64 and complex128 become
-        residues for those of int8; None where they are multiplied as they are."""
+        """How float32 operands are split for tensor cores of float16, or float64 and complex128 operands are converted
+        to residues for those of int8. None if they are multiplied directly."""
         is_split = self.compute in PLANES or self.compute in RESIDUES_IN
         gram = bool(self.problem.symmetry) and is_split_once(self.order)
         return split_of(self.order, self.compute, gram=gram, triangle=self.triangle) if is_split else None
 
     @property
     def parts_bytes(self) -> int:
-        """Bytes for the sums of parts of k; none if k is not cut."""
+        """Bytes for the sums of parts of k; 0 if k is not cut."""
         m, n, _ = self.order.mnk
         size = itemsize_of(sums_dtype(self.compute))
         return size * m * n * self.parts * math.prod(self.order.batch) if self.parts > 1 else 0
 
     @property
     def predicted_s(self) -> float | None:
-        """Predicted seconds on an idle GPU, copies included; None for kernels without a model."""
+        """Predicted seconds on an idle GPU, including copies; None for kernels without a model of time."""
         return self.predicted
 
     @property
     def steps(self) -> list[GpuStep]:
-        """What runs: the launches in their order, and where their operands begin."""
+        """The steps that run: the launches in their order, with the places where their operands begin."""
         return _steps_of(self, gpu_at(self.ordinal))
 
     def rows(self) -> Rows:
@@ -173,7 +173,8 @@ class GpuPlan(Plan):
 
 
 class PlanPiece(NamedTuple):
-    """A plan whose steps are some of another one's, and where a, b, C and the workspace begin for it there."""
+    """A plan whose steps are a part of another plan's steps, and the places in that plan where its a, b, C and
+    workspace begin."""
 
     plan: GpuPlan
     buffers: tuple[BufferPlace, BufferPlace, BufferPlace, BufferPlace]
@@ -193,15 +194,18 @@ def _extent(sizes: tuple[int, int, int]) -> str:
 
 
 class Launches(NamedTuple):
-    """A plan, and ``submit(a, b, c, workspace, stream, *arrays)``, which submits all of it to the stream of that handle, for
-    operands, workspace and the epilogue's arrays at these addresses. The GPU must be the current one."""
+    """A plan that is ready to run: ``submit(a, b, c, workspace, stream, *arrays)`` submits its launches to the stream
+    with that handle.
+
+    The arguments are the addresses of the operands, of the workspace and of the epilogue's arrays. The GPU must be the
+    current one."""
 
     plan: GpuPlan
     submit: SubmitSteps
 
 
 def prepare(plan: GpuPlan) -> Launches:
-    """Compile and load the steps of a plan. Raises what ``load`` does."""
+    """Compile and load the steps of a plan. Raises any error of ``load``."""
     with (gpu := gpu_at(plan.ordinal)):
         return Launches(plan, load(gpu, plan.steps))
 
@@ -264,8 +268,8 @@ _SYMMETRIC = {
 
 
 def is_mirrored(kernel: CudaKernel, shape: EngineShape) -> bool:
-    """Whether another launch copies one triangle of a symmetric C to the other. Kernels that store by tensor maps store each
-    tile of a triangle twice."""
+    """Whether a separate launch copies one triangle of a symmetric C to the other. Kernels that store by tensor maps
+    need none: they store each tile of a triangle twice."""
     return not (shape.ordered or (shape.triangle and _stores_twice(kernel)))
 
 
@@ -274,7 +278,7 @@ def _stores_twice(kernel: CudaKernel) -> bool:
 
 
 def computes_triangle(kernel: CudaKernel, order: Order) -> bool:
-    """Whether it can compute only the lower triangle of a symmetric C that lies as this order says."""
+    """Whether the kernel can compute only the lower triangle of a symmetric C with the layout of this order."""
     if kernel.triangle is None or not _stores_twice(kernel):
         return kernel.triangle is not None
     boxes, (*_, step) = layouts_of(kernel)[0], max(order.axes, default=(1, 0, 0, 0))

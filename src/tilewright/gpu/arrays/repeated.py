@@ -1,11 +1,12 @@
-"""The short ways: products of GPU arrays that are like those of an earlier call.
+"""The fast path for products of GPU arrays that are like those of an earlier call.
 
-The first product of a kind is planned and launched by Python. Its launches are recorded (``gpu.runtime.recording``), and the
-next product whose arrays have the same dtypes, shapes, strides and places within a granule repeats them with its own
-addresses. A short way returns None for anything else; then the long way computes the product or raises the error.
+Python plans and launches the first product of a kind. Its launches are recorded (``gpu.runtime.recording``). A later
+product repeats them with its own addresses, if its arrays have the same dtypes, shapes, strides and offsets within a
+granule. For any other product the fast path returns None; then the general path computes the product or raises the
+error.
 
-Where a library has DLPack's exchange interface for C, such as PyTorch from 2.10 on, the C front (``cpu/native/gpu.c``) reads
-the tensors itself: from Python, reading what a product depends on takes as long as the rest of a short call.
+If a library has DLPack's exchange interface for C, as PyTorch has from 2.10 on, the C front (``cpu/native/gpu.c``)
+reads the tensors itself. From Python, reading the tensors would take as long as the rest of such a call.
 """
 
 from __future__ import annotations
@@ -43,8 +44,11 @@ _ALWAYS: State = (SimpleNamespace(usual=True), "usual", True)
 
 
 class ExchangeInterface(NamedTuple):
-    """Types of arrays that have the interface, the capsule with its functions, and whether gradients are recorded now.
-    ``state`` is an object, an attribute, and its usual value: while it has another, every call goes the long way."""
+    """DLPack's exchange interface of a library: the types of its arrays, the capsule with the functions, and a function
+    that says whether gradients are recorded now.
+
+    ``state`` is an object, an attribute and its usual value. While the attribute has another value, every call takes
+    the general path."""
 
     types: tuple[type, type]
     functions: Any
@@ -55,7 +59,7 @@ class ExchangeInterface(NamedTuple):
 def exchange_interface(
     first: type, second: type, grad_enabled: Callable[[], bool], state: State = _ALWAYS
 ) -> ExchangeInterface | None:
-    """The interface of two types of one library; None without one, or without the C front."""
+    """The interface of two types of one library. None if they have none, or without the C front."""
     functions = getattr(first, "__dlpack_c_exchange_api__", None)
     if functions is None or front() is None:
         return None
@@ -75,8 +79,8 @@ def _reader(interface: ExchangeInterface, known: dict[bytes, Any], otherwise: Ca
 
 
 class ExchangedProduct(NamedTuple):
-    """A product that C computes, as the fields that C reads in this order: the program of a ``Replay``, functions that
-    allocate result and workspace, and one that raises the error of a status."""
+    """A product that C computes, as the fields that C reads, in this order: the program of a ``Replay``, functions that
+    allocate the result and the workspace, and one that raises the error of a status."""
 
     program: bytes
     result: Callable[[], Any]
@@ -85,7 +89,7 @@ class ExchangedProduct(NamedTuple):
 
 
 class ExchangedProducts:
-    """Products that C computes: ``product(a, b)``, and by ``otherwise(*args)`` what it does not know."""
+    """The products that C computes by ``product(a, b)``. Unknown ones are computed by ``otherwise(*args)``."""
 
     #: The most products that are known at once.
     MOST = 1024
@@ -96,7 +100,7 @@ class ExchangedProducts:
         self._key, self.product = reader.key, reader.product
 
     def learn(self, arrays: tuple[Any, Any], views: tuple[GpuArray, GpuArray], product: ExchangedProduct) -> None:
-        """Let C compute the products of arrays like these, if the interface in C says of them what Python says."""
+        """Let C compute products of arrays like these, if C reads the same facts of them as Python."""
         found = self._key(*arrays)
         if found is None:
             return
@@ -132,7 +136,7 @@ class ListReader:
         self.read: Callable[[Any, Any], bytes | None] = _reader(interface, {}, None).read
 
     def agrees(self, data: bytes, views: Sequence[GpuArray]) -> bool:
-        """Whether ``read`` says of the matrices what Python says."""
+        """Whether ``read`` in C gives the same facts of the matrices as Python."""
         words = np.frombuffer(data, np.int64)
         found = words[len(views) :].reshape(len(views), _MATRIX_WORDS)
         expected = [(_CUDA | x.device << 32, *x.shape, *x.strides) for x in views]
@@ -161,10 +165,12 @@ ArrayKey = tuple[Any, ...]
 
 
 class ArrayFunctions(NamedTuple):
-    """What the short way needs of a library. ``key(a, b)``: the key of two arrays and both addresses, or None for arrays
-    that only the long way can judge; ``key(x, x)`` is that of one array. ``pointer(x)``: the address of an array.
-    ``stream(ordinal)``: the caller's stream on a GPU. ``stores_conjugated(a, b)``: whether values are stored conjugated,
-    asked where the dtype is complex."""
+    """The functions of a library that the fast path needs.
+
+    ``key(a, b)`` is the key of two arrays and both addresses, or None for arrays that only the general path can handle;
+    ``key(x, x)`` is the key of one array. ``pointer(x)`` is the address of an array. ``stream(ordinal)`` is the
+    caller's stream on a GPU. ``stores_conjugated(a, b)`` says whether values are stored conjugated; it is called only
+    for complex dtypes."""
 
     key: Callable[[Any, Any], tuple[ArrayKey, int, int] | None]
     pointer: Callable[[Any], int]
@@ -173,19 +179,19 @@ class ArrayFunctions(NamedTuple):
 
 
 class RepeatingLibrary(Protocol):
-    """A library whose products are repeated."""
+    """A library whose products can be repeated."""
 
     def view(self, x: Any, name: str) -> GpuArray:
         """Address, shape and strides of ``x``."""
 
     def allocation(self, shape: tuple[int, ...], dtype: str, device: int) -> Callable[[], Any]:
-        """A function that allocates such an array."""
+        """A function that allocates an uninitialised array."""
 
     def transposed(self, x: Any) -> Any:
-        """A view with its last two axes swapped."""
+        """A view of ``x`` with its last two axes swapped."""
 
     def written(self, out: Any) -> None:
-        """Called after the work that overwrites ``out`` was submitted."""
+        """Note that ``out`` was changed. It is called after the work that overwrites ``out`` was submitted."""
 
 
 class _Repeatable(NamedTuple):
@@ -208,7 +214,8 @@ class _Repeatable(NamedTuple):
 
 
 class RepeatedProducts:
-    """The products of one library's arrays that were computed before, in a table for each form of call, by its arguments."""
+    """The earlier products of one library's arrays, in one table for each form of call, by the arguments of the
+    call."""
 
     def __init__(
         self, library: RepeatingLibrary, functions: ArrayFunctions, exchange: ExchangeInterface | None
@@ -223,9 +230,11 @@ class RepeatedProducts:
         self._types: set[type] = set()
 
     def product(self, a: Any, b: Any, out: Any = None, asked: Any = None) -> Any:
-        """The product; None if none like it was computed before, or if there is no memory for it. Raises LaunchError.
+        """The product. None if no similar product was computed before, or if there is no memory for it. Raises
+        LaunchError.
 
-        ``asked``: what else the caller asked for, such as a precision, hashable; None for nothing.
+        ``asked`` holds the other options of the caller, such as a precision, in a hashable form; None if there are
+        none.
         """
         if out is not None:
             return self._product_in_place(a, b, out, asked)
@@ -281,7 +290,7 @@ class RepeatedProducts:
         return out
 
     def finished_product(self, a: Any, b: Any, out: Any, asked: Any, epilogue: Epilogue) -> Any:
-        """The product with an epilogue; None as ``product`` says. Raises LaunchError."""
+        """The product with an epilogue; None in the same cases as ``product``. Raises LaunchError."""
         if type(b) not in self._types:
             return None
         try:
@@ -327,8 +336,10 @@ class RepeatedProducts:
         asked: Any = None,
         epilogue: Epilogue | None = None,
     ) -> None:
-        """Remember a product that ``launches`` computed on this GPU: of ``arrays`` a, b and ``out``, which may be None. All
-        are arrays of the library, ``views`` are their addresses and strides, and ``out`` shares no byte with a and b."""
+        """Remember a product that ``launches`` computed on this GPU.
+
+        ``arrays`` are a, b and ``out``, which may be None; all belong to the library. ``views`` are their addresses and
+        strides. ``out`` shares no byte with a and b."""
         a, b, out = arrays
         found, to = self._key(a, b), None if out is None else self._key(out, out)
         kinds = {type(x) for x in arrays if x is not None}
@@ -410,8 +421,8 @@ class RepeatedProducts:
 def recorded_run(
     gpu: Device, submit: Callable[..., None], addresses: Sequence[int], stream: int, *, early: bool = False
 ) -> tuple[Callable[..., int], Replay | None]:
-    """``submit(*addresses, stream)`` as a function that returns 0, and its launches as they are repeated by machine code;
-    None where they cannot be."""
+    """``submit(*addresses, stream)`` as a function that returns 0, and its launches in the form in which machine code
+    repeats them. None if they cannot be repeated."""
 
     def by_python(*given: int) -> int:
         with gpu:
@@ -465,15 +476,16 @@ class _KnownGroups(NamedTuple):
 
 
 class RepeatedGroups:
-    """The products of groups of one library's arrays that were computed before, without ``out``: by the keys of a and b,
-    and of the offsets."""
+    """The earlier grouped products of one library's arrays, without ``out``, by the keys of a and b and of the
+    offsets."""
 
     def __init__(self, library: RepeatingLibrary, functions: ArrayFunctions) -> None:
         self._library, self._functions = library, functions
         self._known: dict[tuple[ArrayKey, ArrayKey], _KnownGroups] = {}
 
     def product(self, a: Any, b: Any, offsets: Any) -> Any:
-        """The product; None if none like it was computed before, or if there is no memory for it. Raises LaunchError."""
+        """The product. None if no similar product was computed before, or if there is no memory for it. Raises
+        LaunchError."""
         if type(b) not in group_ways or type(offsets) not in group_ways:
             return None
         key, pointer, stream, _ = self._functions
@@ -503,8 +515,8 @@ class RepeatedGroups:
         result: tuple[tuple[int, ...], str],
         transposed: bool,
     ) -> None:
-        """Remember that ``submit(a, b, c, offsets, stream)`` multiplies arrays like a, b and offsets on this GPU, to a
-        ``result`` of this shape and dtype."""
+        """Remember that ``submit(a, b, c, offsets, stream)`` computes the product of arrays like a, b and offsets on
+        this GPU, into a ``result`` of this shape and dtype."""
         a, b, offsets = arrays
         found, ends = self._functions.key(a, b), self._functions.key(offsets, offsets)
         if found is None or ends is None:
@@ -561,7 +573,7 @@ def _are_equal_distances(addresses: Any) -> bool:
 
 
 class RepeatedLists:
-    """The lists of one library's arrays that were multiplied before. What a list is like is read by machine code."""
+    """The earlier lists of one library's arrays that were multiplied. Machine code reads the properties of a list."""
 
     #: The most lists, by shapes and layouts, that are known at once, and the most ways for one of them.
     MOST, MOST_WAYS = 256, 4
@@ -573,7 +585,8 @@ class RepeatedLists:
         self._reader: ListReader | None = None
 
     def products(self, a: Any, b: Any, out: Any = None, asked: Any = None) -> list[Any] | None:
-        """The products; None if no such lists were multiplied before with the precision ``asked``, None for "standard"."""
+        """The products. None if no similar lists were multiplied before with the precision ``asked``; None for
+        ``asked`` means "standard"."""
         if self._reader is None or out is not None or type(b) is not list or not a:
             return None
         data = self._reader.read(a, b)
@@ -594,8 +607,8 @@ class RepeatedLists:
         needs_same_distances: bool,
         asked: str | None = None,
     ) -> None:
-        """Multiply lists like these by ``multiply``, if the same precision is ``asked``; with ``needs_same_distances`` only
-        lists whose matrices lie at the same distances from each other."""
+        """Let ``multiply`` multiply later lists like these, if the same precision is ``asked``. With
+        ``needs_same_distances`` these are only lists whose matrices have the same distances in memory."""
         if self._reader is None:
             self._reader = ListReader(self._interface)
         data = self._reader.read(a, b)

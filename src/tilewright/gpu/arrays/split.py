@@ -1,5 +1,6 @@
-"""Products whose operands are split for narrower tensor cores, float32 into float16, and float64 and complex128 into
-residues in int8: when they can be, and what it costs."""
+"""Products whose operands are converted for tensor cores of a narrower dtype: float32 is split into float16, and
+float64 and complex128 are converted to residues in int8. This module decides when that is possible, and predicts the
+time."""
 
 from __future__ import annotations
 
@@ -31,8 +32,11 @@ _LEAST = {"float64": 1024}
 
 
 def can_split(order: Order, compute: str = SPLIT) -> bool:
-    """Whether the whole batch is one launch, and the classical bound holds for lines whose magnitudes are alike if they are
-    split in two. Of float64 and complex128, whether this is one product, whose sums the residues determine."""
+    """Whether the operands of a product can be split for tensor cores of a narrower dtype.
+
+    For float32 the whole batch must be one launch, and the classical bound must hold for rows and columns whose
+    elements have similar magnitudes. For float64 and complex128 there must be one product, whose sums the residues
+    determine."""
     if compute in RESIDUES_IN:
         is_large = min(order.mnk) >= _LEAST.get(RESIDUES_IN[compute].dtype, 0)
         return not order.axes and is_large and order.mnk[2] <= MOST_K
@@ -40,14 +44,15 @@ def can_split(order: Order, compute: str = SPLIT) -> bool:
 
 
 def is_split_once(order: Order) -> bool:
-    """Whether both operands of a Gram matrix, as the kernel sees them, are the same memory."""
+    """Whether both operands of a Gram matrix are the same memory for the kernel, so that one is split for both."""
     return order.p.used == order.q.used.transposed and not (order.p.is_copied or order.q.is_copied)
 
 
 def split_of(
     order: Order, compute: str = SPLIT, *, gram: bool = False, triangle: bool = False
 ) -> SplitProduct | ResidueProduct:
-    """The products of an order for which ``can_split`` holds; ``gram`` and ``triangle`` as in ``SplitProduct``."""
+    """The split products of an order for which ``can_split`` holds. ``gram`` and ``triangle`` are those of
+    ``SplitProduct``."""
     batch, *nexts = (order.axes or [(1, 0, 0, 0)])[0]
     a, b, c = (x.used for x in (order.p, order.q, order.c))
     of_a, of_b = given_by_strides(a, nexts[0]), given_by_strides(b.transposed, nexts[1])
@@ -59,8 +64,8 @@ def split_of(
 
 
 def split_seconds(order: Order, compute: str, card: Card, *, gram: bool, triangle: bool) -> float:
-    """The predicted time of the launches beside the product, where nothing is flagged: those that split the operands, that
-    make numbers of the residues of C, and that look for flagged parts."""
+    """The predicted time of the launches other than the product, if nothing is flagged: the launches that split the
+    operands, compute C from its residues, and look for flagged parts."""
     product, memory_ratio = split_of(order, compute, gram=gram, triangle=triangle), card.memory_ratio
     if isinstance(product, ResidueProduct):
         planes, size = product.a.planes, itemsize_of(product.c.dtype)
@@ -83,7 +88,7 @@ def _units_seconds(product: ResidueProduct, card: Card) -> float:
 
 
 def rounded_rows(k: int) -> Rows:
-    """What a plan says of the accuracy where each number becomes one float16."""
+    """The rows of a printed plan about accuracy, if each number becomes one float16 number."""
     return [
         ("in", "float32, its rows and columns scaled by powers of two and rounded to float16, summed in float32"),
         (
@@ -96,7 +101,8 @@ def rounded_rows(k: int) -> Rows:
 
 
 def split_rows(k: int, params: Mapping[str, int], step: int | None = None) -> Rows:
-    """What a plan says of the accuracy; if it adds sums over ``step`` of k, with one rounding each."""
+    """The rows of a printed plan about accuracy, for split operands. With ``step``, sums over ``step`` elements of k
+    are added, with one rounding each."""
     step = min(k, step or k)
     excess = allowed_excess(step, params["CHUNK"])
     factor = split_bound(step, params["CHUNK"]) + -(-k // step) - 1
@@ -113,7 +119,7 @@ def split_rows(k: int, params: Mapping[str, int], step: int | None = None) -> Ro
 
 
 def residues_rows(operand: ResidueOperand) -> Rows:
-    """What a plan says of the accuracy of a product with such an operand."""
+    """The rows of a printed plan about accuracy, for a product by residues with such an operand."""
     dtype, moduli, each = operand.matrix.dtype, operand.moduli, operand.each
     bound, terms = residue_bound(operand.k, moduli, dtype), operand.k * each
     kept = f"the classical bound {terms}·2⁻⁵³" if bound == terms * 2.0**-53 else f"{bound:.2g}"

@@ -1,7 +1,7 @@
-"""``tilewright::grouped_matmul``, an operator of PyTorch: products of groups with gradients, also in ``torch.compile``.
+"""``tilewright::grouped_matmul``, an operator of PyTorch: grouped products with gradients, also in ``torch.compile``.
 
-As in ``torch_operator`` there are two operators: one as it is written, and ``tilewright::grouped_product``, which has no
-gradient of its own, for each product of a compiled graph.
+As in ``torch_operator`` there are two operators: ``tilewright::grouped_matmul`` for the product as it is written, and
+``tilewright::grouped_product``, which has no gradient, for each product of a compiled graph.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _operator, _node = torch.ops.tilewright.grouped_matmul.default, torch.ops.tilewr
 
 
 def grouped_product(a: Tensor, b: Tensor, offsets: Tensor | None = None) -> Tensor:
-    """The products of groups of two tensors on one device, as ``tilewright.grouped_matmul`` describes them; gradients are
-    recorded, also those of gradients."""
+    """The grouped product of two tensors on one device, as ``tilewright.grouped_matmul`` describes it. Gradients of
+    every order are recorded."""
     if torch.compiler.is_compiling():
         return _operator(a, b, offsets)
     for name, x in {"a": a, "b": b, "offsets": offsets}.items():
@@ -79,16 +79,16 @@ def _described(a: Tensor, b: Tensor, offsets: Tensor | None = None) -> Tensor:
 
 
 class RecordedGroups(torch.autograd.Function):
-    """Products of groups whose gradient is recorded."""
+    """A grouped product whose gradient is recorded."""
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, offsets: Tensor | None) -> Tensor:
-        """The products; gradients are off here, but a trace may see it."""
+        """The product. Gradients are not recorded here, but a trace may see it."""
         return _differentiable(a, b, offsets)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Keep the operands that a gradient needs."""
+        """Save the operands that a gradient needs."""
         a, b, offsets = inputs
         of_a, of_b = ctx.needs_input_grad[:2]
         ctx.is_column_major = b.stride(-2) == 1 and b.stride(-1) != 1
@@ -96,8 +96,8 @@ class RecordedGroups(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, c: Tensor) -> Any:
-        """C·Bᵀ and Aᵀ·C, group by group, for the gradient C of the result: whatever the groups divide, they divide the same
-        axis of these."""
+        """The gradients C·Bᵀ and Aᵀ·C, group by group, for the gradient C of the result. The groups divide the same
+        axis in these products as in the product itself."""
         a, b, offsets = ctx.saved_tensors
         c = c if 1 in c.stride()[-2:] else c.contiguous()  # one number that is repeated, as the gradient of a sum
         of_a = None if b is None else grouped_product(c, b.mT, offsets)

@@ -1,9 +1,10 @@
 """``tilewright::matmul``, an operator of PyTorch: ``torch.compile`` traces it without a break, and it has a gradient.
 
-Three ways lead to a product. Eager ones call no operator of PyTorch. Where a gradient is recorded, or where ``torch.func``
-transforms, the eager product is within ``RecordedProduct``. Traced ones become nodes of a graph: ``tilewright::matmul`` as
-written, and ``tilewright::product``, which has no gradient of its own, for each product after differentiation: a compiled
-graph calls it, so it does as little as it can.
+There are three paths to a product. An eager product calls no operator of PyTorch. If a gradient is recorded or
+``torch.func`` transforms the product, the eager product runs inside ``RecordedProduct``. A traced product becomes a
+node of a graph: ``tilewright::matmul`` as it is written, and ``tilewright::product`` for each product after
+differentiation. ``tilewright::product`` has no gradient and does as little as possible, because compiled graphs call
+it.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ _operator, _node = torch.ops.tilewright.matmul.default, torch.ops.tilewright.pro
 
 
 def product(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:
-    """The product of two tensors on the host or on one GPU, as a tensor there; gradients are recorded, also those of
-    gradients. The dtype is the one that both promote to. ``bias`` has a number for each column, which is added.
+    """The product of two tensors on the host or on one GPU, as a tensor on the same device. Gradients of every order
+    are recorded. The dtype is the one to which both operands are promoted. ``bias`` has one number for each column,
+    which is added.
 
     >>> product(torch.eye(2), torch.tensor([[1., 2.], [3., 4.]]))
     tensor([[1., 2.],
@@ -56,7 +58,8 @@ def product(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Ten
 
 
 def check_tensor(x: Any, name: str) -> None:
-    """Raises OperandError for an operand ``name`` that is no tensor of numbers in memory, and says how to make it one."""
+    """Raise OperandError for an operand ``name`` that is not a tensor of numbers in memory. The message says how to
+    make one."""
     if not isinstance(x, Tensor):
         kind = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}".removeprefix("builtins.")
         rule = "a tensor is multiplied by a tensor, as in PyTorch"
@@ -87,9 +90,9 @@ def _differentiable(a: Tensor, b: Tensor, precision: str | float = "standard", b
 
 
 def compiled_matmul(a: Any, b: Any, precision: str | float, *given: str) -> Any:
-    """What ``tilewright.matmul`` is in compiled code: of tensors a tensor, of NumPy's arrays an array.
+    """``tilewright.matmul`` in compiled code: the product of tensors is a tensor, that of NumPy arrays an array.
 
-    Raises UsageError for arguments ``given`` that only an eager call takes.
+    Raises UsageError if ``given`` names arguments that only an eager call takes.
     """
     if given:
         raise UsageError(f"{given[0]}: inside torch.compile matmul takes a, b and precision alone; call it outside")
@@ -137,7 +140,7 @@ def _multiply(a: Tensor, b: Tensor, precision: str | float, bias: Tensor | None 
 
 
 def promoted_dtype(a: Tensor, b: Tensor) -> torch.dtype:
-    """The dtype that PyTorch promotes those of both operands to. Raises DTypeError where there is none."""
+    """The dtype to which PyTorch promotes both operands. Raises DTypeError if there is none."""
     try:
         return torch.promote_types(a.dtype, b.dtype)
     except RuntimeError as error:
@@ -146,7 +149,8 @@ def promoted_dtype(a: Tensor, b: Tensor) -> torch.dtype:
 
 
 def as_numpy(x: Tensor, name: str, precision: str | float = "standard") -> np.ndarray:
-    """The memory of a tensor on the host as an array; of bfloat16, which NumPy does not have, a copy in a wider type.
+    """The memory of a tensor on the host as a NumPy array. For bfloat16, which NumPy does not have, a copy in a wider
+    dtype.
 
     Raises DTypeError for a tensor that NumPy cannot read.
     """
@@ -223,16 +227,16 @@ def _mapped(info: Any, axes: tuple[Any, ...], a: Tensor, b: Tensor, precision: s
 
 
 class RecordedProduct(torch.autograd.Function):
-    """A product whose gradient is recorded, or that ``torch.func`` transforms."""
+    """A product whose gradient is recorded, or which ``torch.func`` transforms."""
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, precision: str | float, bias: Tensor | None) -> Tensor:
-        """The product; gradients are off here, but a trace or an outer transformation may see it."""
+        """The product. Gradients are not recorded here, but a trace or an outer transformation may see it."""
         return _differentiable(a, b, precision, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Keep the operands: for the gradients only those that a gradient needs."""
+        """Save the operands; for the gradients only those that a gradient needs."""
         a, b, ctx.precision, bias = inputs
         of_a, of_b = ctx.needs_input_grad[:2]
         ctx.bias = None if bias is None else _GradientShape.of(bias)
@@ -242,8 +246,8 @@ class RecordedProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, c: Tensor) -> Any:
-        """C·Bᴴ and Aᴴ·C for the gradient C of the product, summed over the axes along which an operand was repeated; of the
-        bias the sums of columns."""
+        """The gradients of the operands, C·Bᴴ and Aᴴ·C for the gradient C of the product, summed over axes that were
+        broadcast; and the gradient of the bias, the sums of columns."""
         (a, b), (like_a, like_b) = ctx.saved_tensors, ctx.operands
         of_bias = None
         if ctx.bias is not None and ctx.needs_input_grad[3]:

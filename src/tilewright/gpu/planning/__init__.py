@@ -1,1 +1,1 @@
-"""The kernels that a GPU has for a product: dtypes and a shape come in, ways to launch them with predicted times go out."""
+"""The kernels that a GPU has for a dtype and a shape, the ways to launch them, and the predicted time of each."""

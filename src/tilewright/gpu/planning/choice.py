@@ -1,9 +1,9 @@
-"""The dtypes in which a GPU multiplies a product, the kernels that it has for them, and the parameters of kernels.
+"""The dtypes in which a GPU can compute a product, the kernels for these dtypes, and the parameters of kernels.
 
-``gpu.arrays.choose`` compares the predicted times of the engine's kernels. Blocks of products larger than a memory are also
-multiplied by rungs of the ladder, as these add to C in any order of k (``choose_gpu``). No kernel is named here: each
-declares its dtypes and shapes, and the first that suits, from the highest ``order`` down, is taken. ``tilewright tune``
-stores the parameters that it found to be the best on a GPU in the user's cache.
+``gpu.arrays.choose`` compares the predicted times of the engine's kernels. Blocks of products larger than a memory are
+also multiplied by rungs of the ladder, because these can add to C in any order of k (``choose_gpu``). No kernel is
+named here: each kernel declares its dtypes and the shapes that suit it. From the highest ``order`` down, the first
+suitable kernel is taken. ``tilewright tune`` stores the best parameters that it found for a GPU in the user's cache.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def computed_on_gpu(
 ) -> tuple[str, ...]:
     """The dtypes in which a GPU may multiply arrays of ``dtype``, in the order in which they are tried.
 
-    The caller takes the first that has a kernel for the shape and the ``result``; if ``takes_fastest(precision)``, the
-    fastest of them.
+    The caller takes the first dtype that has a kernel for the shape and the ``result``; or if
+    ``takes_fastest(precision)``, the fastest of these dtypes. The order depends on the precision:
 
-    - "fast" or a number: those whose bound keeps it for this ``k`` on a GPU of that compute ``capability``;
-    - "tf32": tf32, and then float32, where its bound is not wider;
-    - "highest": the widest;
-    - otherwise: ``dtype``, then one that holds all of its values, then that of the result.
+    - "fast" or a number: the dtypes that keep this bound for this ``k``, on a GPU of that compute ``capability``;
+    - "tf32": tf32, then float32, if the bound of tf32 is not wider;
+    - "highest": the widest dtype;
+    - otherwise: ``dtype``, then a dtype that holds all of its values, then the dtype of the result.
 
     Raises UsageError for a precision that the dtype does not have.
 
@@ -78,12 +78,13 @@ def _no_bound(dtype: str, precision: object) -> tuple[str, ...]:
 
 @functools.cache  # the same tuple for each plan
 def engine_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
-    """The engine's kernels for a dtype on a GPU of that compute capability."""
+    """The engine's kernels for a dtype, on a GPU of that compute capability."""
     return tuple(kernel for kernel in cuda_engine_for(dtype) if kernel.fits(capability))
 
 
 def invariant_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
-    """Those of ``engine_on_gpu`` that make invariant products, all with the same bits: they are for the newest GPUs."""
+    """The kernels of ``engine_on_gpu`` that make invariant products, all with the same bits. They are the kernels for
+    the newest GPUs."""
     return of_newest([kernel for kernel in engine_on_gpu(dtype, capability) if kernel.invariant is not None])
 
 
@@ -96,12 +97,12 @@ def of_newest(kernels: Sequence[CudaKernel]) -> tuple[CudaKernel, ...]:
 def choose_gpu(
     dtype: str, m: int, n: int, k: int, *, capability: str, sms: int = 132, gpu: str = "", adds: bool = False
 ) -> Choice[CudaKernel]:
-    """The ladder's highest rung for C[m×n] = A[m×k]·B[k×n] of ``dtype``, for blocks of products larger than a memory, on
-    the GPU named ``gpu``, of that compute capability and with ``sms`` multiprocessors; with ``adds`` only one that can add
-    to C.
+    """The highest rung of the ladder for C[m×n] = A[m×k]·B[k×n] of ``dtype``, for blocks of products larger than a
+    memory. ``gpu`` is the name of the GPU, which has that compute capability and ``sms`` multiprocessors. With ``adds``
+    only a rung that can add to C is chosen.
 
-    Its parameters are those that ``tilewright tune`` found for this GPU and size; otherwise a preset of the kernel;
-    otherwise its defaults. Raises DTypeError where no kernel is for the dtype.
+    The parameters are those that ``tilewright tune`` found for this GPU and size, else a preset of the kernel, else its
+    defaults. Raises DTypeError if no rung multiplies the dtype.
 
     >>> choose_gpu("float64", 4096, 4096, 4096, capability="9.0").kernel.name
     'cuda/dgemm_tensor'
@@ -145,19 +146,20 @@ def _rungs_with_pointers() -> list[CudaKernel]:
 
 
 def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[str, Any] | None:
-    """The parameters stored for exactly this source, on a GPU of this name, for sizes within a factor of √2 of the same
-    powers of two; None if there are none."""
+    """The parameters that ``tilewright tune`` stored for exactly this source and a GPU of this name. The stored sizes
+    must be within a factor of √2 of the same powers of two. None if there are none."""
     file = tuned_file(kernel.source_hash, gpu, dtype, shape)
     return None if file.is_absent else file.read_as(lambda stored: kernel.checked(stored["params"]))
 
 
 def tuned_card(card: Card) -> Card:
-    """The card, without its name if nothing was tuned: one look into the cache for all kernels of a product."""
+    """The card, or the card without its name if nothing was tuned for it. So the cache is read once for all kernels of
+    a product."""
     return card._replace(name="") if card.name and _FOLDER.is_absent else card
 
 
 def tuned_file(source_hash: str, gpu: str, dtype: str, shape: Shape) -> CacheFile:
-    """The file for (m, n, k) and sizes like it."""
+    """The file of tuned parameters for the size (m, n, k) and similar sizes."""
     m, n, k = (round(math.log2(max(1, size))) for size in shape)
     return _file_of(source_hash, gpu, dtype, m, n, k)
 

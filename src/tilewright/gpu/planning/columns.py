@@ -1,8 +1,8 @@
-"""Expressions of a kernel's header as programs over columns: the times of all sets of parameters at once.
+"""Evaluates the expressions of a kernel's header for all sets of parameters at once, as programs over columns.
 
-A value is a number, or a column with a number for each set; all are float64, in which whole numbers below 2^53 and their
-quotients, rounded down or up, are exact. What depends on *fixed* names alone is computed once. The C front runs the rest
-for each shape (``native/columns.c``), or NumPy, with the same bits.
+A value is a number, or a column with one number for each set of parameters. All numbers are float64, in which integers
+below 2^53 are exact, and so are their quotients rounded down or up. Expressions of *fixed* names alone are computed
+once. The others are computed for each shape by the C front (``native/columns.c``), or by NumPy with the same bits.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class _Node(NamedTuple):
 def staged(
     steps: Mapping[str, Expression], fixed: Collection[str], others: Collection[str], columns: Collection[str]
 ) -> Staged:
-    """A program for expressions, each of which may use those before it; its result is the last. Of the names ``fixed`` and
-    ``others`` those of ``columns`` are columns.
+    """A program of expressions, each of which may use the results of those before it; its result is the last one. Of
+    the names ``fixed`` and ``others``, those in ``columns`` are columns.
 
     >>> steps = {"area": Expression.parse("m * n", ["m", "n"]), "twice": Expression.parse("2 * B * area", ["B", "area"])}
     >>> program = staged(steps, ["B"], ["m", "n"], ["B"])
@@ -75,7 +75,8 @@ def staged(
 
 
 class Prepared(NamedTuple):
-    """The numbers that a program takes from its fixed values, the columns as rows of a table, and their length."""
+    """The values that a program computes from its fixed names: the numbers, the columns as rows of a table, and their
+    length."""
 
     numbers: Column
     table: Column
@@ -83,7 +84,7 @@ class Prepared(NamedTuple):
 
 
 class Staged:
-    """A program of two stages."""
+    """A program of two stages: the first uses only fixed names."""
 
     def __init__(self, values: Sequence[_Node], result: int) -> None:
         self._values, self._result = values, result
@@ -123,7 +124,7 @@ class Staged:
         return np.array([*head, *(word for step in steps for word in step)], np.int32).tobytes(), ends[1]
 
     def prepare(self, given: Mapping[str, Any]) -> Prepared:
-        """The first stage, for the values of the fixed names."""
+        """Run the first stage, for the values of the fixed names."""
         found: dict[int, Any] = {}
         for number, value in enumerate(self._values):
             if value.is_fixed and (not value.name or value.name in given):
@@ -133,7 +134,8 @@ class Staged:
         return Prepared(np.array(numbers, float), table, max((np.size(each) for each in given.values()), default=1))
 
     def finish(self, prepared: Prepared, index: Index | None, others: Mapping[str, Any]) -> Column:
-        """The result for the sets with the numbers ``index``; None for all. ``others`` has a value for each other name.
+        """The result for the sets with the numbers ``index``; None means all sets. ``others`` has a value for each name
+        that is not fixed.
 
         Raises ZeroDivisionError.
         """
@@ -154,8 +156,8 @@ class Staged:
     def search_program(
         self, prepared: Prepared, values: Sequence[str], columns: Sequence[str], first: int, end: int
     ) -> tuple[Any, ...]:
-        """The second stage as ``way_search`` of ``native/columns.c`` takes it, of the sets from ``first`` to ``end``.
-        ``values`` and ``columns``: the names of what each call gives."""
+        """The second stage in the form that ``way_search`` of ``native/columns.c`` takes, for the sets from ``first``
+        to ``end``. ``values`` and ``columns`` are the names of the values that each call passes."""
         names = ([self._values[i].name for i in given] for given in self._given)
         taken = (
             np.array([all_of.index(name) for name in some], np.int32).tobytes()

@@ -1,5 +1,5 @@
-"""The sets of parameters that the header of a kernel of the engine names, as columns of arrays: which may be taken for a
-shape, their blocks, and their predicted times.
+"""The sets of parameters that the header of a kernel of the engine lists, as columns of arrays: which sets are allowed
+for a shape, their blocks, and their predicted times.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _VARIED = tuple(name for name in TIMED if name not in LAYOUT)
 
 
 class Sets:
-    """Sets of parameters of a kernel for operands that lie alike: ``layout`` has a value for each name of LAYOUT. What
-    follows from these is computed once. ``params``: the only set; else those of the header, with their conditions.
-    ``table``: the costs in their times."""
+    """Sets of parameters of a kernel, for operands with one kind of layout.
+
+    ``layout`` has a value for each name of LAYOUT; what follows from these values is computed once. ``params`` is the
+    only set; if it is None, the sets are those of the header, with their conditions. ``table`` has the costs in the
+    formulas of times."""
 
     def __init__(
         self, kernel: CudaKernel, layout: Mapping[str, float], params: Mapping[str, int] | None, table: CostTable
@@ -55,18 +57,18 @@ class Sets:
 
     @cached_property
     def in_blocks(self) -> npt.NDArray[np.bool_]:
-        """Whether each multiplies operands with scales of blocks."""
+        """For each set, whether it multiplies operands with scales of blocks."""
         return np.array([self.kernel.blocks is not None and self.kernel.blocks(**each) for each in self.params], bool)
 
     @cached_property
     def invariant(self) -> npt.NDArray[np.bool_]:
-        """Whether the bits of a row of C follow from that row of A and from B alone."""
+        """For each set, whether the bits of a row of C depend only on that row of A and on B."""
         rule = self.kernel.invariant
         return np.array([rule is not None and rule(**each) for each in self.params], bool)
 
     @cached_property
     def in_triangle(self) -> npt.NDArray[np.bool_]:
-        """Whether each can compute only the lower triangle of a symmetric C."""
+        """For each set, whether it can compute only the lower triangle of a symmetric C."""
         return np.array([self.kernel.triangle_blocks(each, 1, 1) > 0 for each in self.params], bool)
 
     @cached_property
@@ -78,7 +80,8 @@ class Sets:
         return PreparedProgram(_times(self.kernel, cut=True), self._priced)
 
     def search_programs(self, values: Sequence[str], columns: Sequence[str], total: PreparedProgram) -> tuple[Any, ...]:
-        """The programs of ``native/columns.c`` that find the fastest way; the last is ``total``, the time with copies."""
+        """The programs for ``native/columns.c`` that find the fastest way. The last one is ``total``, the time with
+        copies."""
         count = len(self.params)
         of_all = (self._blocks, self._shared, self._cut_times, total)
         conditions = ((condition, some.start, some.stop) for some, condition in self._conditions)
@@ -88,24 +91,26 @@ class Sets:
         )
 
     def allowed(self, m: int, n: int, k: int) -> Index:
-        """The numbers of the sets that may be taken for a shape."""
+        """The numbers of the sets that are allowed for a shape."""
         found = np.ones(len(self.params), bool)
         for some, condition in self._conditions:
             found[some] = condition(None, m=m, n=n, k=k) != 0
         return found.nonzero()[0]
 
     def blocks(self, index: Index, m: int, n: int, k: int) -> Column:
-        """The blocks of a launch, with each of these sets."""
+        """The thread blocks of a launch, for each of these sets."""
         return self._blocks(index, m=m, n=n, k=k)
 
     def shared(self, index: Index, m: int, n: int, k: int, vectors: int) -> Column:
-        """Bytes of shared memory of a block, if it applies an epilogue with so many vectors that have a number for each
+        """Bytes of shared memory of a block, for an epilogue with this number of vectors that have one number for each
         column."""
         return self._shared(index, m=m, n=n, k=k, vectors=vectors)
 
     def seconds(self, index: Index, *, cut: bool = False, **varied: Any) -> Column:
-        """The predicted times with each of these sets. ``varied``: values of all other names of TIMED but ``lines``. The
-        blocks are a column; with ``cut`` so are parts, part, out_size and c_down."""
+        """The predicted times for each of these sets.
+
+        ``varied`` has the values of all other names of TIMED except ``lines``. The blocks are a column. With ``cut`` so
+        are parts, part, out_size and c_down."""
         lines = varied["a_start"] == varied["b_start"] == 128
         try:
             return (self._cut_times if cut else self._times)(index, lines=lines, **varied)
@@ -116,8 +121,8 @@ class Sets:
 def sets_for(
     kernel: CudaKernel, layout: tuple[float, ...], params: Mapping[str, int] | None = None, table: str = BASE
 ) -> Sets:
-    """The sets of a kernel, or only ``params``, for a layout whose values are in the order of LAYOUT, with the costs of the
-    table of this name."""
+    """The sets of a kernel, or only ``params``, for a layout whose values are in the order of LAYOUT. The costs are
+    those of the table of this name."""
     return _sets_for(kernel, layout, None if params is None else tuple(params.items()), table)
 
 
@@ -130,7 +135,7 @@ def _sets_for(
 
 
 class PreparedProgram:
-    """A program after its first stage, of the sets with the numbers ``index``; of all if that is None."""
+    """A program after its first stage, for the sets with the numbers ``index``; for all sets if that is None."""
 
     def __init__(self, code: Staged, given: Mapping[str, Any]) -> None:
         self._code, self._prepared = code, code.prepare(given)
@@ -139,7 +144,7 @@ class PreparedProgram:
         return self._code.finish(self._prepared, index, others)
 
     def search_program(self, *given: Any) -> tuple[Any, ...]:
-        """As ``native/columns.c`` takes it: see ``Staged.search_program``."""
+        """The program in the form that ``native/columns.c`` takes: see ``Staged.search_program``."""
         return self._code.search_program(self._prepared, *given)
 
 

@@ -1,7 +1,7 @@
 """The ways in which the engine's kernels can compute a product on a GPU, each with its predicted time.
 
-A kernel's header names its sets of parameters and predicts the time of a launch (its table ``time``). Where C has too few
-tiles for all multiprocessors, k can be cut into parts, whose sums another kernel adds in a fixed order.
+A kernel's header lists its sets of parameters and predicts the time of a launch (in its table ``time``). If C has too
+few tiles for all multiprocessors, k can be cut into parts, whose sums another kernel adds in a fixed order.
 """
 
 from __future__ import annotations
@@ -49,13 +49,19 @@ MOST_SHARED = 227 * 1024
 
 
 class EngineShape(NamedTuple):
-    """The product as a kernel sees it. ``out``: the dtype that it stores. ``a_start``, ``b_start``: of how many bytes, at
-    most 128, the beginnings of what follows each other of A or of B are multiples. ``a_down``: columns of A follow each
-    other in memory; ``b_across``: rows of B do; ``c_down``: columns of C do. ``a_vector``, ``b_vector``: the most bytes that
-    one access may have. ``vectors``: those of an epilogue that the kernel applies, with a number for each of its columns;
-    None where it applies none. ``blocks``: each 128 of k have scales of their own. ``invariant``: the bits of a row of C
-    must follow from that row of A and from B alone, so k is not cut. ``ordered``: each element of C must be summed in the
-    same order; k may be cut, of all alike. ``triangle``: C is symmetric, and only its lower triangle is computed."""
+    """The product as a kernel sees it.
+
+    ``out`` is the dtype that the kernel stores. The start addresses of rows or columns are multiples of ``a_start`` and
+    ``b_start`` bytes, at most 128. With ``a_down`` the elements of a column of A are contiguous, with ``b_across``
+    those of a row of B, and with ``c_down`` those of a column of C. ``a_vector`` and ``b_vector`` are the most bytes of
+    one access.
+
+    ``vectors`` is the number of vectors of an epilogue that the kernel applies, with one number for each column of the
+    kernel's C; None if it applies no epilogue. With ``blocks`` each 128 elements of k have their own scales.
+
+    With ``invariant`` the bits of a row of C must depend only on that row of A and on B, so k is not cut. With
+    ``ordered`` all elements of C must be summed in the same order; k may be cut, if it is cut in the same way for all.
+    With ``triangle`` C is symmetric, and only its lower triangle is computed."""
 
     dtype: str
     out: str
@@ -79,7 +85,8 @@ class EngineShape(NamedTuple):
 
 @dataclass(frozen=True)
 class Way:
-    """One way to compute a product: a kernel, its parameters, the parts of k, and the predicted seconds of the launch."""
+    """One way to compute a product: a kernel, its parameters, the parts of k, and the predicted seconds of the
+    launch."""
 
     kernel: CudaKernel
     params: Mapping[str, int]
@@ -88,7 +95,7 @@ class Way:
 
 
 class TimedWays(NamedTuple):
-    """Ways to compute a product with one kernel, as columns: the numbers of their sets of parameters, the parts of k, and
+    """Ways to compute a product with one kernel, as columns: the numbers of the sets of parameters, the parts of k, and
     the predicted seconds of the launch."""
 
     sets: Sets
@@ -97,18 +104,18 @@ class TimedWays(NamedTuple):
     seconds: Column
 
     def way(self, number: int) -> Way:
-        """The one with this number."""
+        """The way with this number."""
         params = self.sets.params[self.numbers[number]]
         return Way(self.sets.kernel, params, int(self.parts[number]), float(self.seconds[number]))
 
     @property
     def fastest(self) -> Way:
-        """The one that is predicted to be the fastest, of several the first."""
+        """The way that is predicted to be the fastest; the first of several equal ones."""
         return self.way(int(self.seconds.argmin()))
 
 
 class FastestWay(NamedTuple):
-    """The seconds of a way with all copies and sums, its parameters, and its parts of k."""
+    """The fastest way: its seconds with all copies and sums, its parameters, and the parts of k."""
 
     seconds: float
     params: Mapping[str, int]
@@ -116,8 +123,8 @@ class FastestWay(NamedTuple):
 
 
 def ways(kernel: CudaKernel, product: EngineShape, card: Card) -> list[Way]:
-    """Every way that the kernel's header names, the fastest first. If ``tilewright tune`` found parameters for this GPU,
-    only with these.
+    """All ways that the kernel's header lists, the fastest first. If ``tilewright tune`` found parameters for this GPU,
+    only the ways with these.
 
     >>> from tilewright.kernels.catalog import cuda_engine
     >>> from tilewright.kernels.cuda_kernel import Card
@@ -136,7 +143,7 @@ def whole_ways(kernel: CudaKernel, shape: EngineShape, card: Card) -> list[Way]:
 
 
 def timed_ways(kernel: CudaKernel, product: EngineShape, card: Card) -> TimedWays:
-    """The same as columns, in the order of the header."""
+    """All ways that the kernel's header lists, as columns, in the order of the header."""
     m, n, k, is_finished = product.m, product.n, product.k, product.vectors is not None
     sets = _sets_of(kernel, product, card)
     index = sets.allowed(m, n, k)
@@ -165,14 +172,15 @@ def timed_ways(kernel: CudaKernel, product: EngineShape, card: Card) -> TimedWay
 
 
 def totals(found: TimedWays, product: EngineShape, card: Card, copied: float) -> Column:
-    """The times of ways with ``copied`` seconds of copies, and with the launch that adds the sums of parts of k."""
+    """The total times of ways: with ``copied`` seconds of copies, and with the launch that adds the sums of parts of
+    k."""
     given = {"m": product.m, "n": product.n, "batch": product.batch, "parts": found.parts, "seconds": found.seconds}
     sizes = {"stored": itemsize_of(product.out), "sum_size": itemsize_of(sums_dtype(product.dtype))}
     return _total(card.memory_ratio)(found.numbers, **given, **sizes, copied=copied)
 
 
 def fastest_way(kernel: CudaKernel, product: EngineShape, card: Card, copied: float = 0.0) -> FastestWay | None:
-    """That with the least of these totals, of several the first; None if no set may be taken."""
+    """The way with the least total time, the first of several equal ones. None if no set of parameters is allowed."""
     sets = _sets_of(kernel, product, card)
     search = _search(sets, product.invariant, product.ordered, card.memory_ratio)
     if search is None:
@@ -240,7 +248,7 @@ def _sets_of(kernel: CudaKernel, product: EngineShape, card: Card) -> Sets:
 
 
 def part_steps(kernel: CudaKernel, params: Mapping[str, int], dtype: str, k: int, parts: int) -> int:
-    """The steps of each part of k but the last, which may be shorter.
+    """The number of steps of each part of k; the last part may be shorter.
 
     >>> from tilewright.kernels.catalog import cuda_engine
     >>> part_steps(cuda_engine()["cuda/hopper"], {}, "bfloat16", 640, 3)
@@ -250,7 +258,7 @@ def part_steps(kernel: CudaKernel, params: Mapping[str, int], dtype: str, k: int
 
 
 def why_first(found: list[tuple[Way, float, tuple[str, ...]]]) -> str:
-    """Why the first of these ways was chosen: it and the next ones with their times in seconds, in which copies count, and
+    """Why the first of these ways was chosen: the first ways with their times in seconds, which include copies, and
     with words on what each computes and copies."""
     (first, seconds, words), *others = found
     lost = [f"{_name(way, text, first, words)}: {seconds_text(other)}" for way, other, text in others]
@@ -304,7 +312,7 @@ def _fewer_generations(blocks: int, sms: int) -> list[int]:
 
 
 def sums_dtype(compute: str) -> str:
-    """The dtype of sums of products.
+    """The dtype in which products of a dtype are summed.
 
     >>> sums_dtype("bfloat16"), sums_dtype("int8"), sums_dtype("complex128")
     ('float32', 'int32', 'complex128')

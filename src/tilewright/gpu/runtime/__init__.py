@@ -1,1 +1,1 @@
-"""One GPU: memory, streams, events, launches, the compiler and the vendor's libraries."""
+"""One GPU: its memory, streams, events and launches, the compiler, and libraries of the vendor."""

@@ -1,8 +1,8 @@
-"""Assembles PTX that was given, without a GPU: by ``ptxas``, else by nvJitLink, which comes with ``cuda.core``.
+"""Assembles a caller's PTX without a GPU: by ``ptxas``, or else by nvJitLink, which comes with ``cuda.core``.
 
-The binary says which accesses the compiler fuses or removes, and what the kernel takes of a multiprocessor. The driver
-assembles PTX as ``ptxas`` does: as a whole program. nvJitLink assembles it as a part of one, in which it is not known where
-shared memory will lie, so that fewer accesses to it become wide ones.
+The binary shows which accesses the compiler fuses or removes, and how many resources of a multiprocessor the kernel
+takes. The driver and ``ptxas`` assemble PTX as a whole program. nvJitLink assembles it as a part of a program. Then the
+address of shared memory is not known, so fewer accesses to it are fused into wide ones.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ AS_A_PART = "nvJitLink may fuse fewer accesses than ptxas, which is not found or
 
 
 def assemble(ptx: str, name: str) -> tuple[Compiled, str]:
-    """PTX with its binary for the architecture that it names, or loaded from the cache on disk, and what is doubtful of it:
-    empty, or AS_A_PART. ``name`` is the file of the PTX.
+    """The PTX with its binary for the architecture that it names, and a text that says what is doubtful about the
+    binary: empty, or AS_A_PART. The binary is assembled, or loaded from the cache on disk. ``name`` is the file of the
+    PTX.
 
-    Raises UnavailableError with the reason if there is no assembler, or all refuse the PTX, such as that of a later version.
+    Raises UnavailableError with the reason if there is no assembler, or if all assemblers refuse the PTX, for example
+    because its version is later.
     """
     target = re.search(r"^\s*\.target\s+sm_(\d+)([af]?)", ptx, re.MULTILINE)
     if target is None:

@@ -1,8 +1,9 @@
-"""Compiled kernels of the engine: from an archive that was built before, or compiled when a product first asks for them.
+"""Compiled kernels of the engine. They come from an archive that was built before, or are compiled when a product first
+needs them.
 
-``python -m tilewright.prebuilt --gpu sm_90a`` writes an archive, a database of SQLite with a row for each kernel, from which
-a process reads those that it launches. What it lacks is compiled on threads, each kernel once: threads that need the same
-one wait for it together.
+``python -m tilewright.prebuilt --gpu sm_90a`` writes an archive: an SQLite database with one row for each kernel. A
+process reads only the kernels that it launches. Kernels that the archive lacks are compiled on other threads, each
+kernel once; all threads that need it wait for the same compilation.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ CREATE TABLE kernels (key TEXT PRIMARY KEY, entries TEXT, waits INTEGER, base TE
 
 
 class Request(NamedTuple):
-    """A kernel that a product needs: its file, the architecture, and macros with their values."""
+    """A kernel that a product needs: its file, the architecture, and the macros with their values."""
 
     path: Path
     arch: str
@@ -57,13 +58,13 @@ class Request(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its name in an archive."""
+        """The name of the kernel in an archive."""
         return fingerprint(self.path.relative_to(PACKAGE).as_posix(), self.macros)
 
 
 def engine_kernel(kernel: CudaKernel, values: Mapping[str, int], arch: str, macros: Mapping[str, object]) -> Compiled:
-    """A kernel of the engine with these parameters and macros, from the archive, or compiled. Raises what ``compile_with``
-    raises."""
+    """A kernel of the engine with these parameters and macros, from the archive or compiled. Raises any error of
+    ``compile_with``."""
     found = _found(kernel.path, arch, {**macros, **kernel.checked(values)}, kernel.source)
     if found is None:
         _check_compiles(kernel.path)
@@ -71,7 +72,7 @@ def engine_kernel(kernel: CudaKernel, values: Mapping[str, int], arch: str, macr
 
 
 def engine_file(path: Path, arch: str, macros: Mapping[str, object]) -> Compiled:
-    """The same of a file without a header, such as one that copies operands."""
+    """The kernels of a file without a header, such as a file that copies operands, from the archive or compiled."""
     found = _found(path, arch, macros, None)
     if found is None:
         _check_compiles(path)
@@ -80,7 +81,7 @@ def engine_file(path: Path, arch: str, macros: Mapping[str, object]) -> Compiled
 
 @contextlib.contextmanager
 def requests() -> Iterator[dict[Request, None]]:
-    """What products ask for while this holds, in place of compiling it."""
+    """Within the ``with`` block, kernels that products need are collected, not compiled."""
     global _asked
     asked: dict[Request, None] = {}
     _asked = asked
@@ -95,7 +96,7 @@ _asked: dict[Request, None] | None = None
 
 @contextlib.contextmanager
 def archived_only() -> Iterator[None]:
-    """While this holds, a kernel that no archive has is not compiled: UnavailableError is raised in its place."""
+    """Within the ``with`` block, a kernel that is in no archive is not compiled; UnavailableError is raised instead."""
     global _compiles
     _compiles = False
     try:
@@ -113,7 +114,8 @@ def _check_compiles(path: Path) -> None:
 
 
 def archive_key() -> str:
-    """A key of the code that an archive was compiled from. Headers, which predict times, are not compiled."""
+    """A key of the code from which an archive is compiled. Kernels' headers are left out: they predict times and are
+    not compiled."""
     return fingerprint(FORMAT, *(code_of(path.read_text(encoding="utf-8-sig")) for path in sources.files(SOURCES)))
 
 
@@ -159,12 +161,12 @@ def _folders() -> list[Path]:
 
 
 def archive_name(arch: str) -> str:
-    """The file name of an architecture's archive."""
+    """The file name of the archive for an architecture."""
     return f"{arch}.kernels"
 
 
 def describe_archives() -> str:
-    """Which archives there are, and whether they are used, in a line."""
+    """A line of text: which archives there are, and whether they are used."""
     archs = sorted({path.stem for folder in _folders() for path in folder.glob(archive_name("*"))})
     reads = importlib.util.find_spec("zstandard") is not None
     useless = "of other sources, or damaged: not used" if reads else "not used without zstandard: pip install zstandard"
@@ -173,7 +175,8 @@ def describe_archives() -> str:
 
 
 def difference(cubin: bytes, base: bytes) -> bytes:
-    """The bits in which two binaries of one length differ; of those and one of the two, the other.
+    """The bits in which two binaries of the same length differ. Applied to the difference and one binary, it returns
+    the other.
 
     >>> difference(b"mma.f16", b"mma.bf6")
     b'\\x00\\x00\\x00\\x00\\x04W\\x00'
@@ -182,7 +185,7 @@ def difference(cubin: bytes, base: bytes) -> bytes:
 
 
 def dictionary(binaries: bytes) -> zstandard.ZstdCompressionDict:
-    """Of cubins of a file: the dictionary by which its kernels are compressed."""
+    """The dictionary with which the kernels of a file are compressed, made from its cubins."""
     import zstandard
 
     return zstandard.ZstdCompressionDict(binaries, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
@@ -264,19 +267,19 @@ Chosen = tuple[tuple[str, int], ...]
 
 
 def chosen_params(params: Mapping[str, int] | None) -> Chosen:
-    """Parameters in the order of their names."""
+    """Parameters sorted by their names."""
     return tuple(sorted((params or {}).items()))
 
 
 class Compilations:
-    """Compilations by what they depend on."""
+    """Compilations, found by a key of everything that they depend on."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: dict[Hashable, Future[Compiled]] = {}
 
     def begin(self, key: Hashable, work: Callable[[], Compiled]) -> Future[Compiled]:
-        """The compilation named ``key``. It begins once, with ``work`` on a thread of its own, and again only after it has
+        """The compilation with this ``key``. ``work`` begins once, on another thread, and is repeated only after it has
         failed."""
         job, is_new = self._job(key)
         if is_new:
@@ -284,7 +287,8 @@ class Compilations:
         return job
 
     def result(self, key: Hashable, work: Callable[[], Compiled]) -> Compiled:
-        """What it gives; if it has not begun, ``work`` is done by the calling thread, which takes less time."""
+        """The result of the compilation. If it has not begun, the calling thread does ``work`` itself, which takes less
+        time."""
         job, is_new = self._job(key)
         if is_new:
             _run(job, work)
@@ -299,24 +303,24 @@ class Compilations:
             return job, is_new
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all compilations."""
         with self._lock:
             self._jobs.clear()
 
 
 class KernelCode(NamedTuple):
-    """What is compiled: a kernel of the engine with these parameters, or a file without a header; and the macros."""
+    """The code to compile: a kernel of the engine with these parameters, or a file without a header; and the macros."""
 
     source: CudaKernel | Path
     macros: tuple[tuple[str, object], ...]
     params: Chosen = ()
 
     def begin(self, arch: str) -> None:
-        """Begin to compile it on a thread of its own, unless this has begun before."""
+        """Begin to compile the code on another thread, unless this has begun before."""
         _compilations.begin((self, arch), functools.partial(self._compile, arch))
 
     def compiled(self, arch: str) -> Compiled:
-        """It, loaded from the archive or compiled when it is first asked for. Raises CompileError."""
+        """The compiled code. At the first call it is loaded from the archive or compiled. Raises CompileError."""
         return _compilations.result((self, arch), functools.partial(self._compile, arch))
 
     def _compile(self, arch: str) -> Compiled:

@@ -1,10 +1,10 @@
-"""What a compiled kernel says of itself: what it needs of a multiprocessor, read from the binary, and its name in C++.
+"""Reads facts of a compiled kernel from its binary: the resources that it needs of a multiprocessor, and its C++ name.
 
-A cubin is an ELF file. ptxas writes a kernel's registers, stack and launch bounds as attributes in the sections ``.nv.info``
-(one for the file, one for each kernel); the sizes of the sections ``.nv.shared.<kernel>`` and ``.nv.constant<bank>`` are
-those of the memory that they name. The driver reads the same at launch. It is there for every architecture and needs no tool
-of the toolkit; the text that ptxas prints changes with its version. The attributes' numbers are those that ``nvdisasm`` and
-``cuobjdump -elf`` name ``EIATTR_…``.
+A cubin is an ELF file. ptxas writes a kernel's registers, stack and launch bounds as attributes in the sections
+``.nv.info``, of which there is one for the file and one for each kernel. The sizes of the sections
+``.nv.shared.<kernel>`` and ``.nv.constant<bank>`` are the sizes of those memories. The driver reads the same sections
+at launch. They exist for every architecture, and reading them needs no tool of the toolkit; the text that ptxas prints
+changes with its version. ``nvdisasm`` and ``cuobjdump -elf`` call the attributes' numbers ``EIATTR_…``.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ _RESERVED_CAP = ".nv.reservedSmem.cap"
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel takes: registers and bytes of local memory of a thread, bytes of shared memory of a block.
+    """The resources of one kernel: registers and bytes of local memory per thread, and bytes of shared memory per
+    block.
 
-    ``local_bytes`` is the stack frame: registers that did not fit (spills) and arrays that are indexed at run time.
-    ``shared_bytes`` is what the source declares with a size. At launch, dynamic shared memory is added, and on every GPU
-    from compute capability 8.0 the kibibyte that the system uses in each block.
-    ``constant_bytes`` are ``__constant__`` variables and literals of the module, ``parameter_bytes`` the kernel's arguments.
-    ``max_threads`` is the largest block, in threads, if the source sets launch bounds, else None.
+    ``local_bytes`` is the stack frame: spilled registers, and arrays that are indexed at run time. ``shared_bytes`` is
+    the shared memory that the source declares with a size. At launch, dynamic shared memory is added; from compute
+    capability 8.0 on also 1 KiB per block, which the system uses. ``constant_bytes`` are ``__constant__`` variables and
+    literals of the module, and ``parameter_bytes`` the kernel's arguments. ``max_threads`` is the largest number of
+    threads of a block, if the source sets launch bounds, else None.
     """
 
     registers: int
@@ -56,9 +57,9 @@ class Resources:
 
 
 def read_resources(cubin: bytes) -> dict[str, Resources]:
-    """The resources of every kernel (``__global__`` function) in a cubin, by its name in the binary.
+    """The resources of every kernel (``__global__`` function) in a cubin, by the kernel's name in the binary.
 
-    Raises UnavailableError without pyelftools, ValueError for bytes that are not a cubin.
+    Raises UnavailableError without pyelftools, and ValueError for bytes that are not a cubin.
     """
     try:
         from elftools.common.exceptions import ELFError
@@ -142,9 +143,11 @@ _AFTER = {"P": "*", "R": "&", "O": "&&", "K": " const", "V": " volatile"}
 
 @functools.cache  # asked for at each access of a listing; 40 µs
 def demangled(entry: str) -> str:
-    """The name of a function as its source has it, with namespaces and arguments of templates, but without its parameters.
+    """The name of a function in its source, with namespaces and template arguments, but without the function's
+    parameters.
 
-    A name that uses more of the rules, such as an argument that is a function, is the function's own or stays as it is.
+    Names that use further mangling rules, such as a template argument that is a function, are reduced to the function's
+    name or returned unchanged.
 
     >>> demangled("_Z5scalePfi"), demangled("plain"), demangled("_ZN2my5scaleILi8EfEEvPT0_")
     ('scale', 'plain', 'my::scale<8,float>')
@@ -159,8 +162,8 @@ def demangled(entry: str) -> str:
 
 
 def found_entry(file: str, entries: Sequence[str], function: str) -> str:
-    """The one of ``entries``, the kernels in a file by their names in the binary, that is called ``function`` there or in
-    the source. Raises UsageError if there is none, or several."""
+    """The kernel of ``entries``, which are names in the binary, that is called ``function`` in the binary or in the
+    source. Raises UsageError if there is no such kernel, or several."""
     if function in entries:
         return function
     mangled = f"_Z{len(function)}{function}"
@@ -175,7 +178,7 @@ def found_entry(file: str, entries: Sequence[str], function: str) -> str:
 
 
 def is_identifier(function: str) -> bool:
-    """Whether a kernel's name needs no help of the compiler: neither a namespace nor arguments of a template."""
+    """Whether a kernel's name can be found without the compiler: it has neither a namespace nor template arguments."""
     return re.fullmatch(r"[A-Za-z_$][\w$]*", function) is not None
 
 

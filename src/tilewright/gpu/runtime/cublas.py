@@ -1,8 +1,9 @@
-"""NVIDIA's cuBLAS, the reference on GPUs: found at run time, called through its C interface, never linked.
+"""NVIDIA's cuBLAS, the reference on GPUs. It is found at run time and called through its C interface; Tilewright is not
+linked with it.
 
 It comes with the CUDA toolkit, with PyTorch, or as ``nvidia-cublas`` from PyPI; ``cuda.pathfinder`` finds all of these.
-cuBLAS takes column-major matrices. A row-major C = A·B is Cᵀ = Bᵀ·Aᵀ in column-major order, so the operands are exchanged
-and nothing is transposed.
+cuBLAS takes column-major matrices. A row-major C = A·B is Cᵀ = Bᵀ·Aᵀ in column-major order. So the operands are
+exchanged, and nothing is transposed.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ ARITHMETIC_VARIABLES = (
 
 @dataclass(frozen=True)
 class Reference:
-    """A library in place of a kernel: it has the attributes of a kernel that the bench and its records use."""
+    """A library in place of a kernel. It has those attributes of a kernel that the bench and its records use."""
 
     name: str
     idea: str
@@ -61,17 +62,17 @@ class Reference:
 
     @property
     def params(self) -> dict[str, Any]:
-        """None: Tilewright sets no parameter of cuBLAS."""
+        """Empty, because Tilewright sets no parameter of cuBLAS."""
         return {}
 
     @property
     def tunable(self) -> frozenset[str]:
-        """Nothing: cuBLAS chooses by itself."""
+        """Empty, because cuBLAS chooses its own parameters."""
         return frozenset()
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a record repeats, so that a report does not need the kernel."""
+        """The facts that a record repeats, so that a report does not need the library."""
         return {"idea": self.idea, "parent": None, "row": "", "order": self.order}
 
 
@@ -88,7 +89,7 @@ _MATH_MODE = 0 | 16
 
 
 class Cublas:
-    """A handle on one GPU's stream. Raises UnavailableError if cuBLAS is not installed or does not start."""
+    """A cuBLAS handle for one GPU's stream. Raises UnavailableError if cuBLAS is not installed or does not start."""
 
     def __init__(self, gpu: Device) -> None:
         self._gpu = gpu
@@ -103,7 +104,7 @@ class Cublas:
 
     @property
     def version(self) -> str:
-        """Such as "13.1.0"."""
+        """The version of cuBLAS, such as "13.1.0"."""
         number, parts = ctypes.c_int(), []
         for part in range(3):
             self._call("cublasGetProperty", ctypes.c_int(part), ctypes.byref(number))
@@ -120,12 +121,13 @@ class Cublas:
         *,
         precision: str = "standard",
     ) -> Submission:
-        """C[m×n] = A[m×k]·B[k×n], row-major, as a function that may be called repeatedly; ``shape`` is (m, n, k).
+        """A function that computes row-major C[m×n] = A[m×k]·B[k×n], and may be called repeatedly. ``shape`` is (m, n,
+        k).
 
-        ``dtype`` is that of A, B and C: float32, float64, float16 or bfloat16; products of the last two are summed in
-        float32. With ``precision`` "standard" no operand is rounded; with "tf32", "bf16" and "f16" float32 operands may be
-        rounded to those types. A call raises LaunchError with cuBLAS's name of the error. Raises UsageError for any other
-        dtype or precision.
+        ``dtype`` is the dtype of A, B and C: float32, float64, float16 or bfloat16. Products of float16 and bfloat16
+        are summed in float32. With ``precision`` "standard" no operand is rounded. With "tf32", "bf16" and "f16"
+        float32 operands may be rounded to these types. Raises UsageError for any other dtype or precision. The function
+        raises LaunchError with cuBLAS's name of an error.
         """
         m, n, k = shape
         kind, scalar = _data_type(dtype), ctypes.c_double if dtype == "float64" else ctypes.c_float
@@ -147,7 +149,7 @@ class Cublas:
         )
 
     def close(self) -> None:
-        """Destroy the library's handle."""
+        """Destroy the cuBLAS handle."""
         if self._handle:
             self._call("cublasDestroy_v2", self._handle)
             self._handle = ctypes.c_void_p()

@@ -1,10 +1,10 @@
-"""One GPU of this process: facts, the current context, memory, streams, kernels.
+"""One GPU of this process: its facts, current context, memory, streams and kernels.
 
-A GPU is opened once, and kernels that were loaded for it stay loaded. Other libraries share its primary context.
+A GPU is opened once, and its kernels stay loaded. Other libraries share its primary context.
 
-A ``stream`` given as a number is the handle of any library's stream: 0 is the default stream of all threads, and a negative
-one is a recording (``recording``). A device has an ordinal of the driver, from 0 on; a description of a GPU that is not here
-has a negative one.
+A ``stream`` that is a number is the handle of any library's stream: 0 is the default stream of all threads, and a
+negative number is a recording (``recording``). The driver numbers GPUs from 0. A description of a GPU that this machine
+does not have gets a negative number.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ _pages = HostPages()
 
 
 def gpu_at(ordinal: int) -> Device:
-    """The GPU of that number; the calling thread's current context stays as it is.
+    """The GPU with that number. The calling thread's current context does not change.
 
-    Raises UnavailableError, with the reason, if there is no driver, no such GPU, or no ``cuda.bindings``.
+    Raises UnavailableError with the reason if there is no driver, no such GPU, or no ``cuda.bindings``.
     """
     return _devices.get(ordinal) or _opened(ordinal)
 
 
 def add_described(gpu: Any) -> int:
-    """Give a description of a GPU that is not here a number, which no other gets: plans for it are made of its facts."""
+    """Give the description of a GPU that this machine does not have a new number. Plans for this number are made from
+    its facts."""
     gpu.ordinal = ordinal = next(_ordinals_of_described)
     _devices[ordinal] = gpu
     return ordinal
 
 
 def open_device(ordinal: int = 0) -> Device:
-    """The GPU of that number, made current for this thread.
+    """The GPU with that number, which becomes this thread's current one.
 
     >>> gpu = open_device()  # doctest: +SKIP
     >>> gpu.get(gpu.put(np.arange(3)), np.int64, (3,))  # doctest: +SKIP
@@ -86,11 +87,11 @@ def _check_size(array: NDArray[Any], memory: Memory) -> None:
 
 
 class Device:
-    """A GPU, with one stream on which its own methods work in order; ``new_stream`` makes others.
+    """A GPU, with one stream on which the methods of this object work in order. ``new_stream`` makes further streams.
 
-    ``with gpu:`` makes it the thread's current GPU and restores the previous one at the end. A thread that uses no other GPU
-    calls ``make_current`` once. After a kernel was stopped (by an illegal address, say) CUDA refuses all further work of
-    this process on the GPU.
+    ``with gpu:`` makes it the thread's current GPU, and restores the previous one at the end. A thread that uses no
+    other GPU calls ``make_current`` once. After an error that stopped a kernel, such as an illegal address, CUDA
+    refuses all further work of this process on the GPU.
     """
 
     def __init__(self, facts: DeviceFacts, context: Any) -> None:
@@ -116,30 +117,31 @@ class Device:
 
     @property
     def arch(self) -> str:
-        """What to compile for, with the instructions that only this generation has: "sm_90a"; before 9.0 as "sm_80"."""
+        """The architecture to compile for, with the instructions that only this generation has, such as "sm_90a".
+        Before 9.0 there are none: "sm_80"."""
         major, minor = self.capability.split(".")
         return f"sm_{major}{minor}" + "a" * (int(major) >= 9)
 
     @property
     def pci_bus_id(self) -> str:
-        """Its place on the bus, such as "0000:17:00.0": the one name that every tool uses."""
+        """The GPU's address on the PCI bus, such as "0000:17:00.0", which every tool uses."""
         return self._facts.pci_bus_id
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Bytes of its memory that are free now, and bytes in all."""
+        """Bytes of the GPU's memory that are free now, and bytes in all."""
         with self:
             free, total = call("its memory", "cuMemGetInfo")
         return int(free), int(total)
 
     @staticmethod
     def count() -> int:
-        """GPUs that this process sees."""
+        """The number of GPUs that this process sees."""
         return int(call("the GPUs", "cuDeviceGetCount")[0])
 
     # ---- the current context
 
     def make_current(self) -> None:
-        """Make this GPU the calling thread's."""
+        """Make this GPU the calling thread's current one."""
         call("the GPU", "cuCtxSetCurrent", self.context)
 
     def __enter__(self) -> Device:
@@ -155,30 +157,32 @@ class Device:
 
     @property
     def stream(self) -> int:
-        """The handle of its own stream, for libraries that take a stream."""
+        """The handle of this object's own stream, for libraries that take a stream."""
         return self._stream.handle
 
     def new_stream(self) -> Stream:
-        """A new stream, which does not wait for any other by itself."""
+        """A new stream, which does not wait for any other stream."""
         return Stream.new(self.context, self._unused_events)
 
     def wait(self, what: str = "the GPU") -> None:
-        """Wait until all work of its own stream is done. Raises LaunchError for an error of that work."""
+        """Wait until all work of this object's own stream is done. Raises LaunchError for an error of that work."""
         self._stream.wait(what)
 
     def timer(self) -> Timer:
-        """A clock for the work of this device's own stream."""
+        """A clock for the work of this object's own stream."""
         return Timer(self.stream)
 
     def order(self, earlier: int, later: int) -> None:
-        """Work submitted to the stream ``later`` from now on waits for the present work of ``earlier``; both are handles."""
+        """Make work that is submitted to the stream ``later`` from now on wait for the present work of the stream
+        ``earlier``. Both are handles."""
         if earlier == later:
             return
         with self:
             self._stream_of(later).after(self._stream_of(earlier).mark())
 
     def keep_until_now(self, stream: int, things: Any) -> None:
-        """Keep ``things`` alive until all work submitted to the stream so far is done, or longer; does not wait."""
+        """Keep ``things`` alive at least until all work that was submitted to the stream so far is done. Does not
+        wait."""
         with self._guard, self:
             while self._alive_until and self._alive_until[0][0].is_reached:
                 self._alive_until.popleft()
@@ -191,21 +195,22 @@ class Device:
     # ---- other GPUs
 
     def can_reach(self, other: Device) -> bool:
-        """Whether this GPU could read the other's memory by itself, over NVLink or PCIe."""
+        """Whether this GPU could read the memory of the GPU ``other`` directly, over NVLink or PCIe."""
         devices = [call("the GPU", "cuDeviceGet", gpu.ordinal)[0] for gpu in (self, other)]
         return bool(call("reach a GPU", "cuDeviceCanAccessPeer", *devices)[0])
 
     def reach(self, other: Device) -> None:
-        """Let this GPU read the other's memory directly; if the driver refuses, copies go through the host."""
+        """Let this GPU read the memory of the GPU ``other`` directly. If the driver refuses, copies go through the
+        host."""
         with self:
             driver().cuCtxEnablePeerAccess(other.context, 0)
 
     # ---- memory
 
     def allocate(self, nbytes: int) -> Memory:
-        """Uninitialised memory of ``nbytes`` bytes, freed in the order of its own stream.
+        """Uninitialised memory of ``nbytes`` bytes. It is allocated and freed in the order of this object's own stream.
 
-        Raises LaunchError if the GPU does not have enough.
+        Raises LaunchError if the GPU does not have enough memory.
         """
         what, stream = f"{nbytes:,} bytes on {self.name}", self._stream.handle
         if self._pool is None:
@@ -214,9 +219,10 @@ class Device:
         return Memory(Owned(int(pointer), lambda: driver().cuMemFreeAsync(pointer, stream)), nbytes)
 
     def reserve(self, nbytes: int) -> Memory:
-        """Uninitialised memory that comes from no pool: other GPUs can access it, and ``close`` frees it at once.
+        """Uninitialised memory that does not come from a pool. Other GPUs can access it, and ``close`` frees it at
+        once.
 
-        This GPU must be the current one at ``close``. Raises MemoryLimitError if the GPU does not have enough.
+        This GPU must be the current one at ``close``. Raises MemoryLimitError if the GPU does not have enough memory.
         """
         free = self.memory_bytes()[0]
         if nbytes > free:
@@ -248,7 +254,7 @@ class Device:
         return memory
 
     def copy_to(self, memory: Memory, array: NDArray[Any]) -> None:
-        """Copy a NumPy array into memory of as many bytes. Raises UsageError if the sizes differ."""
+        """Copy a NumPy array into GPU memory of the same number of bytes. Raises UsageError if the sizes differ."""
         host = np.ascontiguousarray(array)
         _check_size(host, memory)
         if host.nbytes:
@@ -256,7 +262,7 @@ class Device:
         self.wait("copy to the GPU")
 
     def get(self, memory: Memory, dtype: Any, shape: int | Sequence[int]) -> NDArray[Any]:
-        """A copy of GPU memory as a NumPy array. Raises UsageError if the sizes differ."""
+        """A copy of GPU memory as a NumPy array on the host. Raises UsageError if the sizes differ."""
         host = np.empty(shape, dtype)
         _check_size(host, memory)
         if host.nbytes:
@@ -265,19 +271,22 @@ class Device:
         return host
 
     def fill(self, memory: Memory, byte: int) -> None:
-        """Set every byte; 0xFF makes a NaN of every floating-point number. Does not wait."""
+        """Set every byte of the memory to ``byte``; 0xFF turns every floating-point number into a NaN. Does not
+        wait."""
         if memory.nbytes:
             self._stream.fill(memory.pointer, byte, memory.nbytes)
 
     def clear(self, stream: int, address: int, rows: int, row_bytes: int, step_bytes: int) -> None:
-        """Set the bytes of rows that begin ``step_bytes`` apart to zero, on the stream with that handle; does not wait."""
+        """Set rows of ``row_bytes`` bytes, which begin ``step_bytes`` apart, to zero, on the stream with that handle.
+        Does not wait."""
         if is_recording(stream):
             recording_with(stream).add(None)  # work that is no launch, so the recording cannot be repeated
             return
         call("set memory to zero", "cuMemsetD2D8Async", address, step_bytes, 0, row_bytes, rows, stream)
 
     def copy(self, to: Memory, source: Memory) -> None:
-        """Copy memory into memory of as many bytes, on the GPU; does not wait. Raises UsageError if the sizes differ."""
+        """Copy GPU memory into GPU memory of the same number of bytes. Does not wait. Raises UsageError if the sizes
+        differ."""
         if to.nbytes != source.nbytes:
             raise UsageError(f"{source.nbytes} bytes cannot be copied into memory of {to.nbytes}: must be equal")
         if to.nbytes:
@@ -286,12 +295,14 @@ class Device:
     # ---- kernels
 
     def attributes(self, compiled: Compiled, entry: str) -> Attributes:
-        """The driver's facts about a kernel, which is loaded first. Raises LaunchError if the driver refuses the binary."""
+        """The driver's facts about a kernel; the kernel is loaded if needed. Raises LaunchError if the driver refuses
+        the binary."""
         return self._kernels.attributes(compiled, entry)
 
     def set_variable(self, compiled: Compiled, entry: str, name: str, array: NDArray[Any]) -> None:
-        """Copy an array to the start of a ``__constant__`` or ``__device__`` variable that kernel ``entry`` uses, for all
-        later launches of it. Raises LaunchError if the binary has no such variable, UsageError if it has fewer bytes."""
+        """Copy an array to the start of a ``__constant__`` or ``__device__`` variable of the kernel ``entry``, for all
+        later launches. Raises LaunchError if the binary has no such variable, and UsageError if the variable has fewer
+        bytes."""
         address, nbytes = self._kernels.variable(compiled, entry, name)
         host = np.ascontiguousarray(array)
         if host.nbytes > nbytes:
@@ -302,12 +313,12 @@ class Device:
     def launch(
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int = 0
     ) -> None:
-        """Run kernel ``entry`` once and wait until it has ended.
+        """Run the kernel ``entry`` once and wait until it has ended.
 
-        ``grid`` is in blocks, ``block`` in threads, each up to three numbers; ``shared_bytes`` are bytes of dynamic shared
-        memory of a block, also beyond 48 KiB. ``args`` are ``Memory`` for pointers and numbers otherwise, converted to the
-        width of the kernel's parameter. Raises LaunchError with the cause if the GPU refuses or stops the kernel, UsageError
-        and OperandError for arguments that do not fit.
+        ``grid`` is in blocks and ``block`` in threads; each is up to three numbers. ``shared_bytes`` are bytes of
+        dynamic shared memory of a block, which may exceed 48 KiB. ``args`` are ``Memory`` for pointers, and otherwise
+        numbers, which are converted to the width of the kernel's parameter. Raises LaunchError with the cause if the
+        GPU refuses or stops the kernel, and UsageError or OperandError for arguments that do not fit.
         """
         self.submit(compiled, entry, grid, block, args, shared_bytes)
         self.wait(f"{compiled.name}: {entry}")
@@ -315,15 +326,15 @@ class Device:
     def submit(
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int = 0
     ) -> None:
-        """Like ``launch``, but without waiting: the next ``wait`` raises an error that stops the kernel."""
+        """Like ``launch``, without waiting. An error that stops the kernel is raised by the next ``wait``."""
         self.prepare(compiled, entry, grid, block, args, shared_bytes)()
 
     def prepare(
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int = 0
     ) -> Submission:
-        """A launch that is checked now: each call of the result submits it once, which takes microseconds.
+        """A launch that is checked now. Each call of the result submits it once, which takes microseconds.
 
-        Arguments may be ``Mapped``, and structures as their bytes; then numbers must be whole."""
+        Arguments may also be ``Mapped``, or structures as their bytes; then all numbers must be integers."""
         if any(isinstance(arg, Mapped | bytes) for arg in args):
             return functools.partial(
                 self._kernels.tensor_map_launcher(compiled, entry, grid, block, args, shared_bytes), self.stream
@@ -332,10 +343,10 @@ class Device:
         return functools.partial(launch, self.stream, *self._kernels.arguments(compiled, entry, args))
 
     def launcher(self, compiled: Compiled, entry: str, grid: Extent, block: Extent, shared_bytes: int = 0) -> Launcher:
-        """A launch whose size is checked now: each call ``launch(stream, *args)`` submits it, and does not wait.
+        """A launch whose size is checked now. Each call ``launch(stream, *args)`` submits it and does not wait.
 
-        ``stream`` is the handle of any stream of this GPU. Arguments are not checked: an address is an int, a number is a
-        NumPy scalar as wide as the kernel's parameter. This GPU must be the thread's current one.
+        ``stream`` is the handle of any stream of this GPU. Arguments are not checked: an address must be an int, and a
+        number must be a NumPy scalar as wide as the kernel's parameter. This GPU must be the thread's current one.
         """
         return self._kernels.launcher(compiled, entry, grid, block, shared_bytes)
 
@@ -347,17 +358,19 @@ class Device:
         operands: Sequence[BoxedOperand],
         structure: bytes,
     ) -> BoxedLauncher:
-        """A launch of a kernel that takes tensor maps of ``operands``, addresses and a structure, given as its bytes."""
+        """A launch of a kernel that takes tensor maps of ``operands``, addresses, and a structure, which is given as
+        its bytes."""
         return self._kernels.boxed_launcher(compiled, entry, size, operands, structure)
 
     def replay(
         self, submit: Callable[..., None], alike: Sequence[int], stream: int, early: bool = False
     ) -> Replay | None:
-        """The launches of ``submit(*addresses, stream)`` as one call, fastest on the one ``stream`` that is given, for
-        addresses that are equal to those ``alike`` modulo 4,096; None if some of its work is no launch, or its arguments
-        cannot be recorded.
+        """The launches of ``submit(*addresses, stream)`` as one call, for addresses that are equal to ``alike`` modulo
+        4,096. The call is fastest on the ``stream`` that is given. None if ``submit`` submits anything but launches, or
+        if the arguments of a launch cannot be recorded.
 
-        ``submit`` is called now, to record its launches. They must depend on nothing else. ``early``: see ``Replay``.
+        ``submit`` is called now, to record its launches. They must depend on nothing but the addresses. For ``early``
+        see ``Replay``.
         """
         try:
             with self:

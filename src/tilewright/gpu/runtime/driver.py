@@ -1,4 +1,4 @@
-"""CUDA's driver, through NVIDIA's bindings: calls, the meaning of errors, and the current context."""
+"""CUDA's driver, called through NVIDIA's bindings: calls, the meaning of errors, and the current context."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CAUSES = {
 
 
 def message(what: str, text: str) -> str:
-    """The message that ``what`` failed: the meaning of the error, if it is known, and the driver's own ``text``.
+    """The message that ``what`` failed: the meaning of the error, if it is known, and the driver's ``text``.
 
     >>> message("k", "CUDA_ERROR_OUT_OF_MEMORY")
     "k: the GPU's memory is full (CUDA_ERROR_OUT_OF_MEMORY)"
@@ -41,7 +41,8 @@ def first_line(error: Exception) -> str:
 
 
 def call(what: str, function: str, *args: Any) -> tuple[Any, ...]:
-    """Call a function of the driver; returns its results after the status. Raises LaunchError if the status is an error."""
+    """Call a function of the driver, and return its results after the status. Raises LaunchError if the status is an
+    error."""
     try:
         status, *answer = getattr(driver(), function)(*args)
     except Exception as error:  # of a driver that is not there, or does not have the function
@@ -53,15 +54,17 @@ def call(what: str, function: str, *args: Any) -> tuple[Any, ...]:
 
 @functools.cache  # each call of the driver asks
 def driver() -> Any:
-    """NVIDIA's bindings of the driver, imported at the first call."""
+    """NVIDIA's bindings of the driver, which are imported at the first call."""
     return importlib.import_module("cuda.bindings.driver")
 
 
 class DeviceFacts(NamedTuple):
-    """What the driver says of a GPU: its number, name and compute capability, its multiprocessors, bytes of its second-level
-    cache, and of the shared memory that a block can have at most; the most threads of a ``block`` and blocks of a ``grid``
-    along each axis; the clock (kHz) and the width (bits) of its memory; its place on the bus; and whether memory can be
-    allocated in the order of a stream."""
+    """Facts that the driver reports about a GPU.
+
+    These are its number, name, compute capability and multiprocessors; the bytes of its second-level cache, and of the
+    shared memory that a block can have; the most threads of a ``block`` and blocks of a ``grid`` along each axis; the
+    clock (kHz) and the width (bits) of its memory; its address on the PCI bus; and whether memory can be allocated in
+    the order of a stream."""
 
     ordinal: int
     name: str
@@ -78,7 +81,7 @@ class DeviceFacts(NamedTuple):
 
     @classmethod
     def of(cls, ordinal: int) -> DeviceFacts:
-        """Those of a GPU of this process. Raises LaunchError."""
+        """The facts of a GPU of this process. Raises LaunchError."""
         what = f"GPU {ordinal}"
         (device,) = call(what, "cuDeviceGet", ordinal)
 
@@ -107,7 +110,8 @@ class DeviceFacts(NamedTuple):
 
 @contextlib.contextmanager
 def restored_context() -> Iterator[None]:
-    """Within the block any GPU may become the calling thread's; afterwards the previous CUDA context is current again."""
+    """Within the ``with`` block, any GPU may become the calling thread's current one. Afterwards the previous CUDA
+    context is current again."""
     known, before = False, None
     with contextlib.suppress(Exception):  # without a driver there is no context
         _, before = driver().cuCtxGetCurrent()
@@ -120,7 +124,8 @@ def restored_context() -> Iterator[None]:
 
 
 def device_of(pointer: int) -> int:
-    """The number of the GPU that an address lies on; 0 for the null address. Raises LaunchError if it lies on no GPU."""
+    """The number of the GPU whose memory holds an address; 0 for the null address. Raises LaunchError if no GPU's
+    memory holds it."""
     if not pointer:
         return 0
     attribute = driver().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL

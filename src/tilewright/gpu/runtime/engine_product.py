@@ -1,8 +1,9 @@
-"""What a kernel of the engine multiplies, and how that becomes a launch.
+"""Describes the product that a kernel of the engine computes, and turns it into a launch.
 
-``EngineProduct`` has the matrices as they lie, the parts of k, and what becomes of the sums. A kernel takes them by pointers
-and strides, by tensor maps (``boxes``), or as lists of products with shapes of their own; each has its structure of
-arguments. ``plain_launch`` launches any kernel, rungs included, for row-major operands without gaps.
+``EngineProduct`` describes the layout of the matrices, the parts of k, and the epilogue. A kernel takes the matrices by
+pointers and strides, by tensor maps (``boxes``), or as lists of products with different shapes. Each of these forms has
+its own structure of arguments. ``plain_launch`` launches any kernel, also rungs of the ladder, for row-major operands
+without gaps.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from .steps import BIAS, OPERANDS, SCALE_A, SCALE_B, A, B, BufferPlace, C, GpuSt
 
 
 class ScaleBlocks(NamedTuple):
-    """Scales of blocks: elements to the one of the next row of A, and of the next 128 columns of B; and in both to those of
-    the next 128 of k; and to those of the next group's B."""
+    """The strides of the scales of blocks, in elements: to the next row of A, to the next 128 columns of B, for both to
+    the next 128 elements of k, and to the next group's B."""
 
     row: int
     column: int
@@ -44,9 +45,11 @@ class ScaleBlocks(NamedTuple):
 
 
 class FinishForm(NamedTuple):
-    """An epilogue without its arrays' addresses: what a plan depends on. Of an array it has the stride, and of the bias the
-    dtype; None for what is absent. ``rows`` are those of one product. Scales of ``blocks`` are left to the kernel that
-    multiplies. ``by_row``: the bias has a number for each row, of a C that is transposed."""
+    """An epilogue without the addresses of its arrays: the part that a plan depends on.
+
+    For each array it holds the stride, and for the bias also the dtype; None if the array is absent. ``rows`` is the
+    number of rows of one product. Scales of ``blocks`` are applied by the kernel that multiplies. With ``by_row`` the
+    bias has one number for each row, because C is transposed."""
 
     alpha: float
     beta: float
@@ -65,7 +68,8 @@ class FinishForm(NamedTuple):
         return epilogue_text(self.alpha, self.beta, self.activation, arrays, product)
 
     def places(self, c: BufferPlace) -> tuple[BufferPlace, BufferPlace, BufferPlace]:
-        """The places of bias and scales; that of C for an array that is absent, whose address is not used."""
+        """The places of the bias and the scales. For an absent array it is the place of C, whose address is then not
+        used."""
         has_blocks = self.blocks is not None
         there = self.bias is not None, has_blocks or self.scale_a is not None, has_blocks or self.scale_b is not None
         bias, of_a, of_b = (
@@ -75,17 +79,17 @@ class FinishForm(NamedTuple):
 
     @property
     def transposed(self) -> FinishForm:
-        """The same for Cᵀ = Bᵀ·Aᵀ."""
+        """The form of the same epilogue for Cᵀ = Bᵀ·Aᵀ."""
         return self._replace(scale_a=self.scale_b, scale_b=self.scale_a, by_row=not self.by_row)
 
     @property
     def vectors(self) -> int:
-        """How many of its arrays have a number for each column."""
+        """How many arrays of the epilogue have one number for each column."""
         return int(self.bias is not None and not self.by_row) + int(self.scale_b is not None)
 
     @property
     def macros(self) -> dict[str, object]:
-        """What a kernel is compiled with that applies it to its sums before it stores them."""
+        """The macros with which a kernel is compiled that applies the epilogue to its sums before it stores them."""
         of_rows, of_columns = self.scale_a is not None, self.scale_b is not None
         return {
             "FINISHED": 1,
@@ -101,11 +105,13 @@ class FinishForm(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineProduct:
-    """C = A·B for each product of a batch, and of each of ``parts`` of k, of ``part_steps`` of the kernel's steps, whose
-    sums then follow each other like a batch. ``compute``: the dtype in which the kernel multiplies. ``padded``: of A and of
-    B, whether a row (``down``: a column) may be read to the end of its last vector. The arrays of an ``epilogue``, or of
-    scales of ``blocks``, are the bias, the scales of rows and those of columns; the place of C stands for an absent one.
-    ``triangle``: C is symmetric, and only tiles of its lower triangle are computed."""
+    """C = A·B for each product of a batch and each of ``parts`` of k, whose sums follow one another like a batch.
+
+    A part has ``part_steps`` steps of the kernel. ``compute`` is the dtype in which the kernel multiplies. ``padded``
+    says for A and for B whether a row, or with ``down`` a column, may be read to the end of its last vector. The arrays
+    of an ``epilogue``, or of scales of ``blocks``, are the bias, the scales of rows and the scales of columns; the
+    place of C stands for an absent array. With ``triangle`` C is symmetric, and only tiles of its lower triangle are
+    computed."""
 
     compute: str
     a: Matrix
@@ -136,8 +142,8 @@ _MOST_STRIDED_BLOCKS = 2**31 - 1
 def strided_step(
     sms: int, kernel: CudaKernel, params: Mapping[str, int], p: EngineProduct, arrays: Sequence[BufferPlace] = ()
 ) -> GpuStep:
-    """The product on a GPU with so many multiprocessors. Sizes are at least 1. Raises UsageError for parameters that the
-    kernel does not take."""
+    """The launch of the product on a GPU with ``sms`` multiprocessors. All sizes are at least 1. Raises UsageError for
+    parameters that the kernel does not take."""
     values, (m, n, k) = kernel.checked(params), p.sizes
     macros: dict[str, object] = {
         "TYPE": p.compute.upper(),
@@ -174,8 +180,8 @@ _BOXED_CALL, _FINISH = struct.Struct("<qqiiiiiiii"), struct.Struct("<qqqqqff")
 
 
 def are_whole(itemsize: int, *lengths: int) -> bool:
-    """Whether the copy engine stores a C of such elements, whose rows and the steps between them have these lengths in
-    elements: those of two or four bytes, in whole granules.
+    """Whether the copy engine can store a C whose elements have ``itemsize`` bytes: they have two or four, and all
+    given lengths and strides are whole granules. Lengths are in elements.
 
     >>> are_whole(2, 264, 272), are_whole(2, 264, 261), are_whole(8, 264)
     (True, False, False)
@@ -184,16 +190,16 @@ def are_whole(itemsize: int, *lengths: int) -> bool:
 
 
 def stores_boxes(c: Matrix) -> bool:
-    """Whether the copy engine stores such a C."""
+    """Whether the copy engine can store a C with this layout."""
     return c.aligned and are_whole(itemsize_of(c.dtype), c.rows if c.down else c.columns, c.step, c.next)
 
 
 def boxed_step(
     sms: int, kernel: CudaKernel, params: Mapping[str, int], p: EngineProduct, arrays: Sequence[BufferPlace] = ()
 ) -> GpuStep:
-    """The product on a GPU with so many multiprocessors. Sizes are at least 1; the addresses of A and B, and their strides,
-    are multiples of 16 bytes. ``arrays``: the places of those that it applies. Raises UsageError for parameters that the
-    kernel does not take."""
+    """The launch of the product on a GPU with ``sms`` multiprocessors. All sizes are at least 1; the addresses and
+    strides of A and B are multiples of 16 bytes. ``arrays`` are the places of the arrays that the kernel applies.
+    Raises UsageError for parameters that the kernel does not take."""
     values, (m, n, k), size = kernel.checked(params), p.sizes, itemsize_of(p.c.dtype)
     # A box begins at a multiple of 16 bytes of a row, and so must the tiles.
     in_boxes = stores_boxes(p.c) and (p.c.down or values["BN"] * size % GRANULE == 0)
@@ -238,8 +244,10 @@ def prepare_ragged_product(
     rows: tuple[int, ...],
     chosen: Chosen,
 ) -> GpuProduct:
-    """Products of which each has its own number of ``rows``, on ``device``. The rows of all A follow each other, and so do
-    those of all C; ``product.a`` has their sum, and k is in one part. There are at most ``MOST_RAGGED`` of them."""
+    """Prepare products on ``device`` of which each has its own number of ``rows``.
+
+    The rows of all A follow one another, and so do those of all C. ``product.a`` has the sum of the rows, and k is in
+    one part. There are at most ``MOST_RAGGED`` products."""
     values, p = kernel.checked(dict(chosen)), product
     operands = [
         _boxed_operand(kernel, "a", p, 1, values),
@@ -264,8 +272,8 @@ def prepare_scattered_product(
     rows: tuple[int, ...],
     chosen: Chosen,
 ) -> ScatteredProduct:
-    """The same for A and B at any addresses that are multiples of 16 bytes, within 32 GiB; the rows of all C follow each
-    other."""
+    """The same for A and B at any addresses that are multiples of 16 bytes, within 32 GiB. The rows of all C follow one
+    another."""
     values, p = kernel.checked(dict(chosen)), product
     most, row_bytes = max(rows), p.a.step * itemsize_of(p.compute)
     operands = [
@@ -326,19 +334,20 @@ def _ragged_launch(
 
 
 class Groups(NamedTuple):
-    """A ``number`` of groups of rows of A and C, each with a B of its own, or if ``of_k`` of k, each with a C of its own.
-    Where they end is known on the GPU alone."""
+    """``number`` groups of rows of A and C, each with its own B; or with ``of_k`` groups of k, each with its own C. The
+    ends of the groups are known only on the GPU."""
 
     number: int
     of_k: bool
 
     @property
     def macro(self) -> dict[str, object]:
-        """What kernels are compiled with."""
+        """The macro with which kernels for these groups are compiled."""
         return {"GROUPED": "OF_K" if self.of_k else "OF_ROWS"}
 
     def most_bands(self, rows: int, band: int) -> int:
-        """The most bands of so many rows that groups of ``rows`` rows in all, and those that follow the last, can have."""
+        """The largest possible number of bands of ``band`` rows, for groups that have ``rows`` rows in all, and for the
+        rows after the last group."""
         return rows // band + min(self.number + 1, rows)
 
 
@@ -346,10 +355,12 @@ class Groups(NamedTuple):
 def prepare_grouped_boxes(
     device: Device, kernel: CudaKernel, product: EngineProduct, groups: Groups, chosen: Chosen
 ) -> GpuProduct:
-    """Products of groups on ``device``: ``run(a, b, c, offsets, stream)``, where ``offsets`` are the ends of the groups as
-    int32. ``product`` has all rows, or all of k, and the batch of its B, or of its C, are the groups. Of k both operands are
-    read in boxes of whole rows: A is given ``down``, and B is not. With scales of ``blocks`` their addresses precede the
-    stream."""
+    """Prepare a grouped product on ``device``: ``run(a, b, c, offsets, stream)``, where ``offsets`` are the ends of the
+    groups as int32.
+
+    ``product`` has all rows, or all of k, and the groups are the batch of its B, or of its C. For groups of k, both
+    operands are read in boxes of whole rows; A is given ``down``, and B is not. With scales of ``blocks`` the addresses
+    of the scales precede the stream."""
     values, p, (m, n, k) = kernel.checked(dict(chosen)), product, product.sizes
     size = itemsize_of(p.c.dtype)
     in_boxes = p.c.aligned and are_whole(size, n, p.c.step, p.c.next) and values["BN"] * size % GRANULE == 0
@@ -430,7 +441,8 @@ ListedProduct = Callable[[Any, int, Any], None]
 
 
 class ListedShape(NamedTuple):
-    """C[m×n] = A[m×k]·B[k×n], how A and B lie, and the bytes from the first C to this one, which has no gaps."""
+    """C[m×n] = A[m×k]·B[k×n] in a list: the layout of A and B, and the bytes from the first C to this one, which has no
+    gaps."""
 
     m: int
     n: int
@@ -444,8 +456,9 @@ class ListedShape(NamedTuple):
 def prepare_listed_product(
     device: Device, kernel: CudaKernel, dtype: str, shapes: tuple[ListedShape, ...], chosen: Chosen, out: str = ""
 ) -> ListedProduct:
-    """At most ``TABLES[-1]`` products on ``device``, compiled and loaded now: all A lie down, or none, and so do all B.
-    ``out`` is the dtype of the results, if it is not that in which the kernel multiplies.
+    """Prepare at most ``TABLES[-1]`` products on ``device``; the kernel is compiled and loaded now. Either all A are
+    column-major or none is, and so for all B. ``out`` is the dtype of the results, if it differs from the dtype in
+    which the kernel multiplies.
 
     The device must be the calling thread's current one now and at each call.
     """
@@ -496,7 +509,7 @@ def prepare_listed_product(
 def prepare_grouped_product(
     device: Device, kernel: CudaKernel, product: EngineProduct, groups: Groups, chosen: Chosen
 ) -> GpuProduct:
-    """The same as ``prepare_grouped_boxes``, for A and B of any strides."""
+    """The same as ``prepare_grouped_boxes``, for A and B with any strides."""
     p, params, (m, n, k) = product, kernel.checked(dict(chosen)), product.sizes
     element, by_k = itemsize_of(p.compute), groups.of_k
     # A group may begin at any element of what is divided, also where these follow each other in memory.
@@ -537,7 +550,8 @@ Taken = tuple[int, BoxedOperand | None]
 
 @dataclass(frozen=True)
 class PlainLaunch:
-    """A compiled kernel, the size of its launch, and its arguments: ``places`` are operands, ``rest`` follows them."""
+    """A compiled kernel, the size of its launch, and its arguments: ``places`` says which are operands, and ``rest``
+    follows them."""
 
     compiled: Compiled
     entry: str
@@ -546,7 +560,8 @@ class PlainLaunch:
     rest: tuple[Any, ...]
 
     def arguments(self, operands: Sequence[Any]) -> list[Any]:
-        """All arguments for these operands A, B and C; those that the kernel takes as tensor maps are ``Mapped``."""
+        """All arguments of the launch for these operands A, B and C. Operands that the kernel takes as tensor maps are
+        ``Mapped``."""
         given = [operands[i] if how is None else Mapped(operands[i], how) for i, how in self.places]
         return [*given, *self.rest]
 
@@ -567,10 +582,10 @@ def plain_launch(
     defines: Mapping[str, object] | None = None,
     include: Sequence[str | Path] = (),
 ) -> PlainLaunch:
-    """The launch of ``kernel`` for C[m×n] = A[m×k]·B[k×n] of ``dtype`` on a GPU of that architecture with ``sms``
-    multiprocessors. ``params`` are those that differ from the defaults.
+    """The launch of ``kernel`` for C[m×n] = A[m×k]·B[k×n] of ``dtype``, on a GPU of architecture ``arch`` with ``sms``
+    multiprocessors. ``params`` are the parameters that differ from the defaults.
 
-    Raises UsageError for sizes, parameters or options that the kernel does not take, and what ``compile_with`` raises.
+    Raises UsageError for sizes, parameters or options that the kernel does not take, and any error of ``compile_with``.
     """
     if kernel.in_engine:
         if defines or include:

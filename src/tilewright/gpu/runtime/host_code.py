@@ -1,9 +1,9 @@
-"""A CUDA source without its host code: what NVRTC can compile of a file that was written for nvcc.
+"""Removes the host code of a CUDA source, so that NVRTC can compile a file that was written for nvcc.
 
-NVRTC knows no host functions, no ``<<<…>>>`` and none of the host's headers. ``DeviceCode`` leaves them out by a tolerant
-scan: the text is cut into declarations, and a function stays only if it says that it is for the GPU. What the scan keeps
-and the compiler refuses, such as a structure with a ``std::string``, is left out in a further round if nothing in it is
-marked for the GPU. Left out text becomes spaces, so that every line keeps its number.
+NVRTC does not support host functions, ``<<<…>>>`` and the host's headers. ``DeviceCode`` removes them by a tolerant
+scan: the text is cut into declarations, and a function is kept only if it is marked for the GPU. The compiler may
+refuse a declaration that the scan kept, such as a structure with a ``std::string``. Then it is removed in a further
+round, if nothing in it is marked for the GPU. Removed text becomes spaces, so that every line keeps its number.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ STAND_IN_OF_TORCH = "torch_types.h"
 
 @dataclass
 class Declaration:
-    """A declaration of a source, from one offset to another. ``marked``: it says that it is for the GPU, or holds something
-    that does."""
+    """A declaration of a source, from one offset to another. ``marked`` means that it is marked for the GPU, or
+    contains something that is."""
 
     start: int
     end: int
@@ -49,7 +49,7 @@ class Declaration:
 
 
 class DeclaredText:
-    """One file, cut into declarations."""
+    """The text of one file, cut into declarations."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -61,7 +61,7 @@ class DeclaredText:
         self.declarations = list(self._cut(0, len(text), inside=False))
 
     def without_host_code(self) -> str:
-        """The text, with spaces in place of the declarations that are not kept; directives stay."""
+        """The text, with spaces in place of the declarations that are removed. Directives are kept."""
         parts, at = [], 0
         for one in self.declarations:
             if not one.kept and one.start >= at:
@@ -70,7 +70,8 @@ class DeclaredText:
         return "".join([*parts, self.text[at:]])
 
     def drop(self, line: int) -> bool:
-        """Leave out the innermost declaration at a line, if nothing in it is for the GPU; whether it was there."""
+        """Remove the innermost declaration at a line, if nothing in it is for the GPU. Returns whether there was
+        one."""
         first, last = self.starts[line - 1], self.starts[line] if line < len(self.starts) else len(self.text)
         found = [one for one in self.declarations if one.start < last and first < one.end]
         innermost = min(found, key=lambda one: one.end - one.start, default=None)
@@ -259,11 +260,12 @@ class _File:
 
 
 class DeviceCode:
-    """A source and the caller's files that it includes, of which host code is left out where a compiler refuses it.
+    """A source, and those files that it includes which belong to the caller. Host code that the compiler refuses is
+    removed.
 
-    ``has_kernel`` is whether anything may be left to run; ``written`` puts the included files into a folder and returns the
-    text of the source, which includes them from there; ``learn`` takes the compiler's log, leaves out more, and is false
-    where nothing is left to leave out.
+    ``has_kernel`` says whether anything may be left to run. ``written`` writes the included files to a folder, and
+    returns the text of the source, which includes them from there. ``learn`` takes the compiler's log and removes more
+    code; it returns False if nothing more can be removed.
     """
 
     def __init__(
@@ -300,11 +302,11 @@ class DeviceCode:
 
     @property
     def has_kernel(self) -> bool:
-        """Whether a kernel may be left."""
+        """Whether the source may still contain a kernel."""
         return any("__global__" in file.text for file in self.files.values())
 
     def host_functions(self, names: Sequence[str]) -> dict[str, str]:
-        """Of these names the functions that are left out as host code, with their places."""
+        """Those of the named functions that were removed as host code, each with its file and line."""
         found = {}
         for path, file in self.files.items():
             for one in file.declared.declarations if file.left_out else ():
@@ -324,7 +326,7 @@ class DeviceCode:
         return found
 
     def written(self, folder: Path) -> str:
-        """The text to compile; its included files are written to ``folder``."""
+        """The text to compile. Its included files are written to ``folder``."""
         places = {name: folder / f"{number}-{Path(name).name}" for number, name in enumerate(self.files)}
         for name, place in places.items():
             if name != self.name:
@@ -345,8 +347,8 @@ class DeviceCode:
         return _INCLUDE.sub(line, file.declared.without_host_code() if file.left_out else file.text)
 
     def learn(self, log: str) -> bool:
-        """Leave out what a log of NVRTC complains about: a header that it has not, or a declaration that is not for the
-        GPU. Whether there was any."""
+        """Remove the code that a log of NVRTC complains about: an include of a header that NVRTC lacks, or a
+        declaration that is not for the GPU. Returns whether anything was removed."""
         changed = False
         for name, line, words in re.findall(r"^(.+?)\((\d+)\): (?:catastrophic )?error: (.*)", log, re.MULTILINE):
             file = self.files.get(name)

@@ -1,13 +1,13 @@
-"""Launches: blocks and threads, arguments as wide as the kernel's parameters, operands as tensor maps, and kernels that are
-loaded on a GPU and checked.
+"""Prepares launches: checks blocks and threads, converts arguments to the width of the kernel's parameters, makes
+tensor maps of operands, and loads kernels on a GPU.
 
-A kernel's registers and memory are those that the driver reports. A launch that the driver would refuse without a reason
-(``CUDA_ERROR_INVALID_VALUE``) is refused here first, with the limit and the value. A tensor map describes how an operand
-lies. It is made at the first launch; later launches only change its address.
+The driver reports a kernel's registers and memory. A launch that the driver would refuse without a reason
+(``CUDA_ERROR_INVALID_VALUE``) is refused here first, with the limit and the value. A tensor map describes the layout of
+an operand. It is made at the first launch; later launches only change its address.
 
-Two conventions: a negative stream is the handle of a recording (``recording.recording_with``), so the launch is recorded and
-not submitted; and an argument whose type is ``int`` is an address, any other number a NumPy scalar (``Device.launcher``), so
-that a repetition knows which arguments change.
+There are two conventions. A negative stream is the handle of a recording (``recording.recording_with``): the launch is
+recorded and not submitted. An argument of type ``int`` is an address; any other number is a NumPy scalar
+(``Device.launcher``). So a repetition of the launch knows which arguments change.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _SWIZZLE_128, _PROMOTION_256 = 3, 3
 
 
 class BoxedOperand(NamedTuple):
-    """An operand as the copy engine sees it: ``matrices`` of ``rows`` and ``columns`` as they lie in memory, the next
-    row ``row_bytes`` further, the next matrix ``next_bytes``; and the rows and columns of the box that one copy moves."""
+    """An operand as the copy engine sees it: a number of ``matrices`` of ``rows`` and ``columns``, and the size of the
+    box that one copy moves. The next row is ``row_bytes`` further, and the next matrix ``next_bytes``."""
 
     dtype: str
     rows: int
@@ -62,7 +62,7 @@ class BoxedOperand(NamedTuple):
     box: tuple[int, int]
 
     def encoded(self, address: int) -> Any:
-        """The tensor map, if the operand begins at this address."""
+        """The tensor map for an operand at this address."""
         d = driver()
         kind = getattr(d.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_TYPES.get(self.dtype, 'UINT8')}")
         rows, columns = self.box
@@ -85,7 +85,7 @@ class BoxedOperand(NamedTuple):
 
 
 class Mapped(NamedTuple):
-    """An argument for a launch: memory, as the tensor map of an operand."""
+    """An argument of a launch that is passed as a tensor map: memory, and how an operand lies in it."""
 
     memory: Memory
     operand: BoxedOperand
@@ -94,9 +94,10 @@ class Mapped(NamedTuple):
 def mapped_arguments(
     kernel: CudaKernel, shape: tuple[int, int, int], dtype: str, params: Mapping[str, int], operands: Sequence[Any]
 ) -> list[Any]:
-    """A, B and C, row-major and without gaps, as a rung takes them: those that its header names in ``boxes`` as tensor maps.
+    """Row-major A, B and C without gaps, as arguments of a rung. Operands that its header names in ``boxes`` are passed
+    as tensor maps.
 
-    ``params`` are all of its parameters. Raises UsageError for a shape of which no tensor map can be made.
+    ``params`` are all parameters of the rung. Raises UsageError for a shape for which no tensor map can be made.
     """
     m, n, k = shape
     size, found = itemsize_of(dtype), list[Any]()
@@ -113,8 +114,8 @@ def mapped_arguments(
 
 
 def check_box_rows(kernel: CudaKernel, shape: tuple[int, int, int], itemsize: int) -> None:
-    """Raises UsageError where the rows of an operand that the kernel takes as a tensor map are empty, or no multiples of 16
-    bytes, as the copy engine needs them."""
+    """Raise UsageError if an operand that the kernel takes as a tensor map has empty rows, or rows that are not
+    multiples of 16 bytes. The copy engine needs such multiples."""
     m, n, k = shape
     for name, rows, columns in (("A", m, k), ("B", k, n), ("C", m, n)):
         if name.lower() in kernel.boxes and (not rows * columns or columns * itemsize % GRANULE):
@@ -125,7 +126,7 @@ def check_box_rows(kernel: CudaKernel, shape: tuple[int, int, int], itemsize: in
 
 
 class FixedArguments:
-    """The memory of the arguments of a launch that are always the same: whole numbers, addresses, tensor maps, and
+    """The memory of a launch's arguments that are the same at each launch: integers, addresses, tensor maps, and
     structures as their bytes."""
 
     def __init__(self, args: Sequence[Any]) -> None:
@@ -147,7 +148,7 @@ class FixedArguments:
 
 
 class BoxedArguments:
-    """The memory of a launch's arguments: a tensor map for each operand, addresses, and a structure."""
+    """The memory of a launch's arguments: one tensor map for each operand, addresses, and one structure."""
 
     def __init__(
         self, operands: Sequence[BoxedOperand], structure: bytes, mapped: Sequence[int], pointers: Sequence[int]
@@ -164,7 +165,7 @@ class BoxedArguments:
         self.address = ctypes.addressof(self._places)
 
     def change(self, mapped: Sequence[int], pointers: Sequence[int], structure: bytes) -> None:
-        """The arguments of the next launch."""
+        """Set the arguments of the next launch."""
         for i, (now, then) in enumerate(zip(mapped, self._at, strict=True)):
             if now != then:
                 call("a tensor map", "cuTensorMapReplaceAddress", self._maps[i], now)
@@ -176,7 +177,7 @@ class BoxedArguments:
             self._content = structure
 
     def recorded(self, what: str, function: int, size: tuple[int, ...]) -> RecordedLaunch | None:
-        """A launch with these arguments as data; None if the addresses in the tensor maps cannot be found."""
+        """A launch with these arguments as data. None if the addresses in the tensor maps cannot be found."""
         pointers, structure = list(self._pointers), self._structure.raw
         return recorded_maps(what, function, size, maps=self._maps, at=self._at, pointers=pointers, structure=structure)
 
@@ -197,8 +198,8 @@ _PORTABLE_CLUSTER = 8
 
 @dataclass(frozen=True)
 class Attributes:
-    """The driver's facts about a loaded kernel: registers of a thread, bytes of static shared memory of a block, bytes of
-    local memory of a thread, and the largest block, in threads, that these allow."""
+    """Facts that the driver reports about a loaded kernel: registers per thread, bytes of static shared memory per
+    block, bytes of local memory per thread, and the largest number of threads of a block that these allow."""
 
     registers: int
     shared_bytes: int
@@ -243,19 +244,22 @@ class Kernels:
         self._loaded: dict[tuple[bytes, str], _Kernel] = {}
 
     def attributes(self, compiled: Compiled, entry: str) -> Attributes:
-        """The driver's facts about a kernel, which is loaded first. Raises LaunchError if the driver refuses the binary."""
+        """The driver's facts about a kernel; the kernel is loaded if needed. Raises LaunchError if the driver refuses
+        the binary."""
         return self._load(compiled, entry).attributes
 
     def variable(self, compiled: Compiled, entry: str, name: str) -> tuple[int, int]:
-        """The address and the bytes of a ``__constant__`` or ``__device__`` variable, by its name in the kernel's binary.
+        """The address and the number of bytes of a ``__constant__`` or ``__device__`` variable, given by its name in
+        the binary.
 
-        Raises LaunchError if the binary has none."""
+        Raises LaunchError if the binary has no such variable."""
         what = f"{compiled.name}: {entry}, variable {name}"
         address, nbytes = call(what, "cuLibraryGetGlobal", self._load(compiled, entry).library, name.encode())
         return int(address), int(nbytes)
 
     def arguments(self, compiled: Compiled, entry: str, args: Sequence[Any]) -> list[Any]:
-        """The arguments, converted for the kernel. Raises UsageError and OperandError for those that it cannot take."""
+        """The arguments, converted for the kernel. Raises UsageError and OperandError for arguments that it cannot
+        take."""
         sizes = _argument_sizes(self._load(compiled, entry).handle)
         if len(sizes) != len(args):
             raise UsageError(f"{compiled.name}: {entry} takes {len(sizes)} arguments, given {len(args)}")
@@ -326,8 +330,8 @@ class Kernels:
     def tensor_map_launcher(
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int
     ) -> Callable[[int], None]:
-        """A launch on the stream of a handle, whose arguments are tensor maps (``Mapped``), memory, whole numbers, and
-        structures as their bytes."""
+        """A launch whose arguments are tensor maps (``Mapped``), memory, integers, and structures as their bytes. Each
+        call submits it to the stream of a handle."""
         blocks, threads = extent("grid", grid), extent("block", block)
         what, function = self._function_for(compiled, entry, blocks, threads, shared_bytes)
         arguments, run = FixedArguments(args), driver().cuLaunchKernel
@@ -426,7 +430,7 @@ Extent = int | Sequence[int]
 
 
 def extent(name: str, value: Extent) -> tuple[int, int, int]:
-    """One to three positive numbers as three. Raises UsageError for anything else.
+    """One to three positive integers as three. Raises UsageError for anything else.
 
     >>> extent("grid", 7), extent("block", (32, 8))
     ((7, 1, 1), (32, 8, 1))
@@ -443,7 +447,8 @@ def extent(name: str, value: Extent) -> tuple[int, int, int]:
 
 
 def argument(index: int, size: int, value: Any) -> Any:
-    """An argument as a launch takes it: an address as an int, a number as the unsigned integer with its bits.
+    """An argument in the form that a launch takes: an address as an int, a number as the unsigned integer with the same
+    bits.
 
     ``size`` is the size of the kernel's parameter in bytes. Raises OperandError for a value that does not fit.
     """

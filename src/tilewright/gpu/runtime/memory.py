@@ -1,4 +1,5 @@
-"""Memory of a GPU, for launches and copies; page-locked memory of the host; streams, and events and copies on them."""
+"""Memory of a GPU, for launches and copies; page-locked memory of the host; and streams, with events and copies on
+them."""
 
 from __future__ import annotations
 
@@ -21,14 +22,14 @@ LINE_BYTES = 128
 
 
 class Owned:
-    """The handle of something of a GPU, such as an address, with the function that frees it: called once, by ``close`` or
-    when the object is deleted."""
+    """A handle of a GPU's resource, such as an address, and the function that frees it. The function is called once: by
+    ``close``, or when the object is deleted."""
 
     def __init__(self, handle: int, free: Callable[[], object]) -> None:
         self.handle, self._free = handle, [free]
 
     def close(self) -> None:
-        """Free it."""
+        """Free the resource."""
         while self._free:
             self._free.pop()()
 
@@ -38,7 +39,7 @@ class Owned:
 
 
 class Memory:
-    """Memory of a GPU; freed by ``close``, at the end of a ``with``, or with the object."""
+    """Memory of a GPU. It is freed by ``close``, at the end of a ``with`` block, or when the object is deleted."""
 
     def __init__(self, buffer: Any, nbytes: int) -> None:
         self._buffer = buffer
@@ -50,7 +51,7 @@ class Memory:
         return int(self._buffer.handle)
 
     def part(self, start: int, nbytes: int) -> Memory:
-        """A view of ``nbytes`` bytes from byte ``start``, which frees nothing. Raises UsageError beyond the end."""
+        """A view of ``nbytes`` bytes from byte ``start`` on. It frees nothing. Raises UsageError beyond the end."""
         if not 0 <= start <= start + nbytes <= self.nbytes:
             raise UsageError(
                 f"bytes {start} to {start + nbytes} do not lie within the {self.nbytes} bytes of this memory"
@@ -59,7 +60,7 @@ class Memory:
         return Memory(SimpleNamespace(handle=self.pointer + start, close=lambda: None, whole=self), nbytes)
 
     def close(self) -> None:
-        """Free it."""
+        """Free the memory."""
         self._buffer.close()
 
     def __enter__(self) -> Memory:
@@ -74,8 +75,9 @@ Pages = np.ndarray[Any, Any]
 
 
 class HostPages:
-    """Page-locked memory of the host, which GPUs access directly. Locking takes long, so memory that is given back stays
-    locked for the next request of the same size. To lock and to free, a GPU must be the calling thread's current one."""
+    """Page-locked memory of the host, which GPUs access directly. Locking takes long, so memory that is given back
+    stays locked for the next request of the same size. A GPU must be the calling thread's current one when memory is
+    locked or freed."""
 
     #: The most bytes to cache: enough for the copy buffers of four GPUs.
     MOST_CACHED = 2 << 30
@@ -87,8 +89,8 @@ class HostPages:
         self._locked: set[int] = set()
 
     def take(self, nbytes: int) -> Pages:
-        """Memory of ``nbytes`` bytes until ``give_back``, in huge pages if the system has them; not yet page-locked
-        (``lock``)."""
+        """Memory of ``nbytes`` bytes, to be used until ``give_back``. It is in huge pages if the system has them, and
+        not yet page-locked (see ``lock``)."""
         with self._guard:
             if self._cached.get(nbytes):
                 return self._cached[nbytes].pop()
@@ -98,8 +100,8 @@ class HostPages:
         return np.frombuffer(pages, np.uint8)
 
     def lock(self, pages: Pages) -> None:
-        """Page-lock the memory for all GPUs, unless it is locked. Pages that were written to before
-        lock seven times as fast."""
+        """Page-lock the memory for all GPUs, unless it is already locked. Locking is seven times as fast for pages that
+        were written to before."""
         address = pages.ctypes.data
         # Without ``_guard``: pages have one owner between ``take`` and ``give_back``, and ``add`` and ``remove`` are atomic.
         if address not in self._locked:
@@ -108,14 +110,14 @@ class HostPages:
             self._locked.add(address)
 
     def take_locked(self, nbytes: int) -> Pages:
-        """Memory of ``nbytes`` bytes, written once and page-locked."""
+        """Page-locked memory of ``nbytes`` bytes, which was written once."""
         pages = self.take(nbytes)
         pages[:: mmap.PAGESIZE] = 0
         self.lock(pages)
         return pages
 
     def give_back(self, pages: Pages, *, cache: bool = True) -> None:
-        """Cache the memory for the next ``take``; free it beyond a limit, or without ``cache``."""
+        """Cache the memory for the next ``take``. Beyond a limit, or without ``cache``, free it."""
         with self._guard:
             cached = sum(nbytes * len(of_size) for nbytes, of_size in self._cached.items())
             if cache and cached + pages.nbytes <= self.MOST_CACHED:
@@ -139,13 +141,14 @@ _NOT_READY = 600
 
 
 class Event:
-    """A point of a stream; reached when all work that was submitted before it is done."""
+    """A point of a stream. It is reached when all work that was submitted before it is done."""
 
     def __init__(self, event: Any, unused: list[Any]) -> None:
         self.event, self._unused = event, unused
 
     def wait(self) -> None:
-        """Wait until it is reached, without the GIL. Raises LaunchError for an error that stopped the GPU before."""
+        """Wait until the event is reached, without the GIL. Raises LaunchError if an earlier error has stopped the
+        GPU."""
         call("the GPU", "cuEventSynchronize", self.event)
 
     @property
@@ -157,7 +160,7 @@ class Event:
         return True
 
     def since(self, earlier: Event) -> float:
-        """Seconds since the event ``earlier``, by the GPU's clock; both must be reached."""
+        """Seconds since the event ``earlier``, by the GPU's clock. Both events must be reached."""
         return _seconds(earlier.event, self.event)
 
     def __del__(self) -> None:
@@ -165,20 +168,20 @@ class Event:
 
 
 class Stream:
-    """Work of one GPU that is done in order. ``unused`` are events of its device that nobody needs: making an event takes
-    longer than recording one."""
+    """A queue of work for one GPU, which is done in order. ``unused`` are free events of the GPU: creating an event
+    takes longer than recording one."""
 
     def __init__(self, handle: int, context: Any, unused: list[Any]) -> None:
         self.handle, self._context, self._unused = handle, context, unused
 
     @classmethod
     def new(cls, context: Any, unused: list[Any]) -> Stream:
-        """A new stream of the current GPU, which does not wait for any other by itself."""
+        """A new stream of the current GPU. It does not wait for any other stream."""
         (stream,) = call("make a stream", "cuStreamCreateWithPriority", _NON_BLOCKING, 0)
         return cls(int(stream), context, unused)
 
     def mark(self) -> Event:
-        """An event at the present end of the stream. Its GPU must be the current one."""
+        """An event at the present end of the stream. The stream's GPU must be the current one."""
         try:
             event = self._unused.pop()
         except IndexError:
@@ -187,25 +190,28 @@ class Stream:
         return Event(event, self._unused)
 
     def after(self, event: Event) -> None:
-        """Work that is submitted from now on begins when ``event`` is reached; the host does not wait."""
+        """Make work that is submitted from now on wait for ``event``. The host does not wait."""
         call("wait for another stream", "cuStreamWaitEvent", self.handle, event.event, 0)
 
     def wait(self, what: str = "the GPU") -> None:
-        """Wait until all submitted work is done. Raises LaunchError for an error of that work, which ``what`` names."""
+        """Wait until all submitted work is done. Raises LaunchError for an error of that work; the message calls it
+        ``what``."""
         call(what, "cuStreamSynchronize", self.handle)
 
     def close(self) -> None:
-        """Close the stream: submitted work is still done, but no more can be submitted."""
+        """Close the stream. Submitted work is still done, but no more work can be submitted."""
         call("close a stream", "cuStreamDestroy", self.handle)
 
     # ---- copies, which do not wait
 
     def copy_in(self, to: int, source: np.ndarray[Any, Any]) -> None:
-        """Copy from contiguous memory of the host. If it is not page-locked, the host waits for the copy."""
+        """Copy to the GPU from contiguous memory of the host. If that memory is not page-locked, the host waits for the
+        copy."""
         call("copy to the GPU", "cuMemcpyHtoDAsync", to, source.ctypes.data, source.nbytes, self.handle)
 
     def copy_out(self, to: np.ndarray[Any, Any], source: int) -> None:
-        """Copy to contiguous memory of the host; see ``copy_in``."""
+        """Copy from the GPU to contiguous memory of the host. If that memory is not page-locked, the host waits for the
+        copy."""
         call("copy from the GPU", "cuMemcpyDtoHAsync", to.ctypes.data, source, to.nbytes, self.handle)
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
@@ -217,23 +223,24 @@ class Stream:
         call("copy between GPUs", "cuMemcpyPeerAsync", to, self._context, source, context, nbytes, self.handle)
 
     def fill(self, to: int, byte: int, nbytes: int) -> None:
-        """Set ``nbytes`` bytes of the GPU's memory from address ``to`` on."""
+        """Set ``nbytes`` bytes of the GPU's memory to ``byte``, from address ``to`` on."""
         call("fill memory", "cuMemsetD8Async", to, byte, nbytes, self.handle)
 
 
 class Timer:
-    """The time between two points of a stream, by the GPU's own clock. ``stop`` spins while it waits."""
+    """Measures the time between two points of a stream, by the GPU's own clock. ``stop`` polls while it waits."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
         self._start, self._end = (call("create an event", "cuEventCreate", 0)[0] for _ in range(2))
 
     def start(self) -> None:
-        """Start the clock at the time when all work submitted before is done."""
+        """Start the clock when all work that was submitted before is done."""
         call("start the clock", "cuEventRecord", self._start, self._stream)
 
     def stop(self) -> float:
-        """Seconds from ``start`` until all work submitted since is done; waits for it. Raises as ``Stream.wait`` does."""
+        """Seconds from ``start`` until all work that was submitted since is done. Waits for that work, and raises as
+        ``Stream.wait`` does."""
         call("stop the clock", "cuEventRecord", self._end, self._stream)
         call("the GPU", "cuEventSynchronize", self._end)
         return _seconds(self._start, self._end)

@@ -1,4 +1,4 @@
-"""Compiles a source with its host code by nvcc, where a CUDA toolkit and a host compiler are installed."""
+"""Compiles a source with its host code by nvcc, if a CUDA toolkit and a host compiler are installed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ def nvcc() -> str:
 def compile_by_nvcc(
     source: str, name: str, arch: str, macros: Mapping[str, str], folders: Sequence[Path]
 ) -> tuple[str, bytes, str] | None:
-    """PTX, binary and log of a source, whose file is ``name``; None without nvcc, or where it refuses the source.
+    """The PTX, the binary and the log of a source, whose file is ``name``. None if nvcc is not installed or refuses the
+    source.
 
-    ``folders`` are those of included files. Kernels that are templates are there as the host code uses them.
+    ``folders`` are searched for included files. The result holds those instances of template kernels that the host code
+    uses.
     """
     tool = nvcc()
     if not tool:

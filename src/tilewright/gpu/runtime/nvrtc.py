@@ -1,7 +1,9 @@
-"""Compiles CUDA C++ for any GPU, on any machine: NVRTC through ``cuda.core``, both from PyPI, no toolkit and no GPU needed.
+"""Compiles CUDA C++ for any GPU, on any machine, by NVRTC through ``cuda.core``. Both are on PyPI; neither a toolkit
+nor a GPU is needed.
 
-The result is the cubin, which a GPU runs, the PTX, which the microscope runs, and the kernel's resources, read from the
-cubin. It is cached on disk under a key of everything that determines it, with all files that the source includes.
+The result is the cubin, which a GPU runs; the PTX, which the microscope runs; and the kernel's resources, which are
+read from the cubin. It is cached on disk. The key of the cache covers everything that determines the result, also all
+files that the source includes.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include(?:_next)?[ \t]*(?:"([^"\n]+)"|<([^
 
 
 def folders_of(name: str, include: Sequence[str | Path]) -> list[Path]:
-    """The folders of includes: that of the file, the caller's, those of the package's kernels, and that of replaced
-    host headers. Raises UsageError where one of the caller's is not there."""
+    """The folders that are searched for included files: the folder of the source, the caller's, those of the package's
+    kernels, and that of replaced host headers. Raises UsageError if one of the caller's does not exist."""
     if isinstance(include, str | Path):
         raise UsageError(f"include must be a list of folders, such as [{str(include)!r}], given {include!r}")
     for folder in include:
@@ -66,8 +68,9 @@ def folders_of(name: str, include: Sequence[str | Path]) -> list[Path]:
 class Includes:
     """The files that a source includes, directly or through other files, each with its digest.
 
-    ``missing``: names of included files that are not in these folders. They come with the compiler, whose version is in the
-    cache key. ``complete``: no include is named by a macro, so all included files are known.
+    ``missing`` are names of included files that are not in the searched folders. They come with the compiler, whose
+    version is in the cache key. ``complete`` means that no include is named by a macro, so all included files are
+    known.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -76,7 +79,7 @@ class Includes:
 
 
 def included(source: str, folders: Sequence[Path]) -> Includes:
-    """What a source includes from these folders; conditions of the preprocessor are not evaluated."""
+    """The files that a source includes from these folders. Conditions of the preprocessor are not evaluated."""
     found: dict[Path, str] = {}
     missing: dict[str, None] = {}
     complete = True
@@ -96,9 +99,11 @@ def included(source: str, folders: Sequence[Path]) -> Includes:
 
 
 def headers_needed(includes: Includes, compiler: str) -> list[Path] | None:
-    """The folders of CUDA's own headers that a source needs: none, those of a toolkit, or None for those that NVRTC brings.
+    """The folders of CUDA's headers that a source needs: no folders, those of a toolkit, or None for the headers within
+    NVRTC.
 
-    Raises UnavailableError where an older NVRTC brings none, the source includes one, and no toolkit is installed.
+    Raises UnavailableError if the source includes such a header, NVRTC is too old to contain it, and no toolkit is
+    installed.
     """
     if not includes.missing:
         return []
@@ -117,7 +122,7 @@ def headers_needed(includes: Includes, compiler: str) -> list[Path] | None:
 
 
 def toolkit_headers() -> list[Path]:
-    """The folders with CUDA's headers and libcu++ that are installed: by wheels, else in a toolkit."""
+    """The installed folders with CUDA's headers and libcu++: from wheels, else from a toolkit."""
     from importlib import metadata  # slow, and only needed to compile for a GPU
 
     folders = []
@@ -135,7 +140,7 @@ def toolkit_headers() -> list[Path]:
 
 @functools.cache  # each line of a listing asks
 def is_library(file: str) -> bool:
-    """Whether a source file is a header of CUDA, its libraries, CUTLASS or this package: not one of the user's.
+    """Whether a source file is a header of CUDA, its libraries, CUTLASS or this package, and not the user's.
 
     >>> is_library("/usr/local/cuda-13.0/targets/x86_64-linux/include/cuda_fp16.hpp"), is_library("/home/me/tile.cuh")
     (True, False)
@@ -177,10 +182,10 @@ def _may_come_with_compiler(header: str) -> bool:
 
 
 def hint_for(header: str, quoted: bool) -> str:
-    """What to do about a header that the compiler does not find; empty for the host's own headers, of which kernels need
-    nothing.
+    """A hint on what to do about a header that the compiler does not find; empty for headers of the host, which kernels
+    do not need.
 
-    ``quoted``: the source has its name in quotation marks, as it has those of its own files.
+    ``quoted`` means that the source includes the header in quotation marks, as it includes its own files.
     """
     for folder in toolkit_headers():
         if (folder / header).is_file():
@@ -208,9 +213,11 @@ _FORMAT = 3
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled source: its PTX, or what makes it, and its binary for ``arch``. ``lowered``: names as in C++ that were
-    asked for, and their names in the binary. ``entries``: the kernels in it, by their names in the binary, in the order of
-    the source. ``waits``: whether they wait until the launch before them has ended, so that they may begin before that."""
+    """A compiled source: its PTX, or a function that makes it, and its binary for ``arch``.
+
+    ``lowered`` maps the C++ names that were requested to their names in the binary. ``entries`` are the kernels by
+    their names in the binary, in the order of the source. ``waits`` says whether the kernels wait until the launch
+    before them has ended, so that they may begin earlier."""
 
     name: str
     arch: str
@@ -223,24 +230,24 @@ class Compiled:
 
     @cached_property
     def ptx(self) -> str:
-        """Its PTX."""
+        """The PTX of the source."""
         return self.text if isinstance(self.text, str) else self.text()
 
     @cached_property
     def resources(self) -> dict[str, Resources]:
-        """The resources of each of its kernels. Products do not need them: reading the binary takes 0.1 s."""
+        """The resources of each kernel. They are read only when needed, because reading the binary takes 0.1 s."""
         return read_resources(self.cubin)
 
     def entry(self, function: str) -> str:
-        """The name in the binary of the kernel that the source calls ``function``: ``extern "C"`` or not, in a namespace, or
-        an instance of a template, such as ``ns::k<8>``.
+        """The name in the binary of the kernel that the source calls ``function``. It may be ``extern "C"`` or not, in
+        a namespace, or an instance of a template, such as ``ns::k<8>``.
 
-        Raises UsageError if there is none, or several (overloads, instances of a template).
+        Raises UsageError if there is no such kernel, or several (overloads, instances of a template).
         """
         return found_entry(self.name, self.entries, self.lowered.get(function, function))
 
     def readable(self, entry: str) -> str:
-        """The name of a kernel as it was asked for, else as C++ writes it; ``entry`` is its name in the binary."""
+        """The name of a kernel as it was requested, else as C++ writes it. ``entry`` is its name in the binary."""
         return next((name for name, lowered in self.lowered.items() if lowered == entry), demangled(entry))
 
 
@@ -256,10 +263,11 @@ def compile_kernel(
     add: bool | int = False,
     **params: int,
 ) -> Compiled:
-    """``kernel`` compiled with ``params``, and defaults for the others; with ``add`` its product is added to C. Macros of
-    ``kernel.given`` leave out what sizes and addresses that fulfil their conditions do not need.
+    """``kernel``, compiled with ``params`` and with the defaults of all other parameters. With ``add`` its product is
+    added to C. The macros of ``kernel.given`` remove code that is not needed for sizes and addresses that fulfil
+    certain conditions.
 
-    Raises what ``compile_with`` raises, and UsageError for a kernel that cannot ``add``, or has no such macro.
+    Raises any error of ``compile_with``, and UsageError for a kernel that cannot ``add`` or has no such macro.
     """
     if add and not kernel.adds:
         raise UsageError(f"{kernel.name} cannot add to C")
@@ -277,10 +285,10 @@ def compile_with(
     *,
     optimised: bool = True,
 ) -> Compiled:
-    """``compile_kernel`` with macros, folders of included files and ``optimised`` (see ``compile_source``).
+    """Like ``compile_kernel``, with macros, folders of included files and ``optimised`` (see ``compile_source``).
 
-    Raises UsageError for a forbidden parameter, a macro that is a parameter, an architecture below the kernel's least, and a
-    function that is not in the file; and what ``compile_source`` raises.
+    Raises UsageError for a forbidden parameter, a macro that is a parameter, an architecture below the kernel's least,
+    and a function that is not in the file. Also raises any error of ``compile_source``.
     """
     values = kernel.checked(params)
     _check_capability(kernel, arch)
@@ -304,14 +312,16 @@ def compile_source(
     names: Sequence[str] = (),
     optimised: bool = True,
 ) -> Compiled:
-    """CUDA C++ text, compiled for ``arch`` with line numbers, or loaded from the cache on disk.
+    """Compile CUDA C++ text for ``arch`` with line numbers, or load the result from the cache on disk.
 
-    ``name`` is the file of the text: it is in messages and line numbers, and files in the same folder can be included. Each
-    of ``defines`` is a macro, each of ``include`` a folder in which included files are looked for. ``names`` are kernels as
-    C++ names them, such as ``ns::k<8>``: templates are instantiated for them, and ``Compiled.entry`` finds them. Code that
-    is not ``optimised`` keeps every variable in memory, and every access to it. Raises
-    CompileError with the compiler's message, UsageError for an architecture that this NVRTC does not support, for a folder
-    that is not there, and for a name that the source does not have; UnavailableError without ``cuda.core`` or NVRTC.
+    ``name`` is the file of the text: messages and line numbers use it, and files in the same folder can be included.
+    ``defines`` are macros, and ``include`` are folders that are searched for included files. ``names`` are kernels by
+    their C++ names, such as ``ns::k<8>``; templates are instantiated for them, and ``Compiled.entry`` finds them. Code
+    that is not ``optimised`` keeps every variable in memory, and every access to it.
+
+    Raises CompileError with the compiler's message. Raises UsageError for an architecture that this NVRTC does not
+    support, for a folder that does not exist, and for a name that the source does not have. Raises UnavailableError
+    without ``cuda.core`` or NVRTC.
 
     >>> compile_source('extern "C" __global__ void one(float* x) { *x = 1; }').resources["one"].local_bytes  # doctest: +SKIP
     0
@@ -339,13 +349,13 @@ def compile_source(
 def compiled_of(
     name: str, arch: str, ptx: str, cubin: bytes, log: str = "", lowered: Mapping[str, str] | None = None
 ) -> Compiled:
-    """What was compiled, with the facts that its PTX tells."""
+    """The result of a compilation, with the facts that its PTX states."""
     entries = re.findall(r"^\s*(?:\.visible\s+|\.weak\s+)?\.entry\s+([\w$]+)", ptx, re.MULTILINE)
     return Compiled(name, arch, ptx, cubin, log, lowered or {}, tuple(entries), "griddepcontrol.wait" in ptx)
 
 
 def compile_alone(path: Path, arch: str, macros: Mapping[str, str]) -> Compiled:
-    """A file of kernels, compiled without the lines of its source, and not cached: for an archive."""
+    """A file of kernels, compiled for an archive: without line numbers, and not cached."""
     source, folders = path.read_text(encoding="utf-8-sig"), folders_of(str(path), ())
     job = _Job(str(path), arch, macros, folders, lines=False)
     ptx, cubin, *_ = _compile(source, job, headers_needed(included(source, folders), compiler()))
@@ -355,7 +365,7 @@ def compile_alone(path: Path, arch: str, macros: Mapping[str, str]) -> Compiled:
 def compile_file(
     path: str | Path, *, arch: str = DEFAULT_ARCH, defines: Mapping[str, object] | None = None
 ) -> Compiled:
-    """``compile_source`` of a file. Raises UsageError if it cannot be read."""
+    """Like ``compile_source``, for a file. Raises UsageError if it cannot be read."""
     try:
         source = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -364,7 +374,7 @@ def compile_file(
 
 
 def check_macros(macros: Mapping[str, str]) -> None:
-    """Raises UsageError for a name that no macro can have."""
+    """Raise UsageError for a name that no macro can have."""
     for macro in macros:
         if not re.fullmatch(r"[A-Za-z_]\w*", macro):
             raise UsageError(f"{macro!r} cannot be the name of a macro: give NAME=VALUE, such as TILE=32")
@@ -533,7 +543,7 @@ def _cuda() -> tuple[Any, Any]:
 
 @functools.cache  # a search for packages, of a millisecond
 def compiler() -> str:
-    """The compiler's name and version, as records and cache keys have it, such as "NVRTC 13.4.92"."""
+    """The name and version of the compiler, as in records and cache keys, such as "NVRTC 13.4.92"."""
     from importlib import metadata  # slow, and only needed on a GPU
 
     _, nvrtc = _cuda()
@@ -546,7 +556,7 @@ def compiler() -> str:
 
 
 def architectures() -> tuple[str, ...]:
-    """Every architecture that this NVRTC compiles for, oldest first, such as "sm_75"."""
+    """Every architecture for which this NVRTC compiles, such as "sm_75", with the oldest first."""
     _, nvrtc = _cuda()
     _, known = nvrtc.nvrtcGetSupportedArchs()
     return tuple(f"sm_{number}" for number in sorted(known))
@@ -555,8 +565,8 @@ def architectures() -> tuple[str, ...]:
 def check_arch(arch: str) -> None:
     """Raise UsageError for an architecture that this NVRTC cannot compile for.
 
-    Code for "sm_90" runs on every later GPU of its generation. "sm_90a" adds the instructions of this architecture alone
-    (from 9.0), "sm_100f" those of its family (from 10.0).
+    Code for "sm_90" runs on every later GPU of its generation. From 9.0 on, "sm_90a" adds the instructions that only
+    this architecture has. From 10.0 on, "sm_100f" adds those of its family.
     """
     match = re.fullmatch(r"(sm_(\d+))([af]?)", arch)
     known = architectures()

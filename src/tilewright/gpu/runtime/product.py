@@ -1,6 +1,6 @@
-"""One product of a GPU's matrices by one kernel, prepared once for a shape: each call of it is one launch.
+"""A product of matrices on a GPU by one kernel, which is prepared once for a shape. Each call of it makes one launch.
 
-Operands are addresses of contiguous row-major matrices on that GPU. A call allocates nothing and does not wait.
+The operands are addresses of contiguous row-major matrices on that GPU. A call allocates nothing and does not wait.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ def prepare_gpu_product(
     add: bool = False,
     params: Mapping[str, int] | None = None,
 ) -> GpuProduct:
-    """C[m×n] = A[m×k]·B[k×n] on ``device``, or with ``add`` C += A·B: compiled, loaded and checked now, and cached.
+    """Prepare C[m×n] = A[m×k]·B[k×n] on ``device``, or with ``add`` C += A·B. The kernel is compiled, loaded and
+    checked now, and cached.
 
-    ``params`` are the kernel's parameters that differ from the defaults. The device must be the calling thread's current one
-    now and at each call. A call takes microseconds and returns when the work is queued; an error that stops the kernel is
-    raised when a thread waits for the stream. The first call with an address that is no multiple of ALIGNMENT compiles once
-    more, if the kernel has a table ``given``.
+    ``params`` are the kernel's parameters that differ from the defaults. The device must be the calling thread's
+    current one now and at each call. A call takes microseconds and returns when the work is queued. An error that stops
+    the kernel is raised when a thread waits for the stream. If the kernel has a table ``given``, the first call with an
+    address that is not a multiple of ALIGNMENT compiles the kernel once more.
 
-    Raises UsageError for a dtype, a size or parameters that the kernel does not take, or if it cannot ``add``; CompileError;
-    LaunchError if the GPU refuses the launch.
+    Raises UsageError for a dtype, a size or parameters that the kernel does not take, or if it cannot ``add``. Raises
+    CompileError, and LaunchError if the GPU refuses the launch.
 
     >>> product = prepare_gpu_product(gpu, cuda_catalog()["cuda/register_banks"], "float32", 512, 512, 512)  # doctest: +SKIP
     >>> product(a.data_ptr(), b.data_ptr(), c.data_ptr(), torch.cuda.current_stream().cuda_stream)  # doctest: +SKIP
@@ -105,10 +106,10 @@ def _loaded(device: Device, kernel: CudaKernel, code: KernelCode, shape: tuple[i
 def compile_ahead(
     device: Device, kernel: CudaKernel, params: Mapping[str, int], shapes: Iterable[tuple[int, int, int]]
 ) -> None:
-    """Begin to compile a kernel for products of ``shapes`` (m, n, k), both for C = A·B and for C += A·B, on threads of their
-    own, unless this has begun before.
+    """Begin to compile a kernel for products of ``shapes`` (m, n, k), both for C = A·B and for C += A·B, on other
+    threads. A compilation that was begun before is not repeated.
 
-    ``prepare_gpu_product`` waits for the compilation that it needs, and raises its error.
+    ``prepare_gpu_product`` waits for the compilation that it needs, and raises the compilation's error.
     """
     for given in {kernel.holds(*shape, **params) for shape in shapes}:
         for add in (False, True):
@@ -121,7 +122,7 @@ def _code(kernel: CudaKernel, chosen: Chosen, add: bool, given: Iterable[str] = 
 
 
 def stream_handle(stream: Any) -> int:
-    """The handle of a stream: an int, or an object with a ``handle``."""
+    """The handle of a stream: ``stream`` is an int, or an object with a ``handle``."""
     return stream if type(stream) is int else int(getattr(stream, "handle", stream))
 
 

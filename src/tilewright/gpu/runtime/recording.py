@@ -1,13 +1,15 @@
-"""Launches that are recorded once and then repeated, with other addresses, by one call of machine code.
+"""Records the launches of a product once, and then repeats them with other addresses by one call of machine code.
 
-A launch from Python costs several times what the driver itself needs. So the launches of a product are submitted once more,
-to a stream that only records them, with addresses that no array has. What lies in their arguments at such an address, or
-near it, is an address; everything else stays the same. ``Replay`` writes the caller's addresses into a copy of the arguments
-and launches; it is a function of the C front (``cpu/native/gpu.c``).
+A launch from Python takes several times as long as the driver itself needs. So the launches of a product are submitted
+once more, to a stream that only records them, with addresses that no array has. A value in their arguments that equals
+such an address, or is near it, is recognised as an address; all other values stay the same. ``Replay`` writes the
+caller's addresses into a copy of the arguments and launches the kernels. It is a function of the C front
+(``cpu/native/gpu.c``).
 
-On one stream the launches of a product are one graph of CUDA, which the driver submits faster than it launches one kernel.
-Its arguments are changed before each call; work that was submitted before keeps its own. A graph does not run beside itself,
-so it serves one stream: products on other streams, and those that are captured, are launched one by one.
+On one stream the launches of a product become a CUDA graph, which the driver submits faster than a single kernel. Its
+arguments are changed before each call; work that was submitted earlier keeps its own arguments. A graph cannot run
+concurrently with itself, so it serves only one stream. On other streams, and while a stream is captured, the kernels
+are launched one by one.
 """
 
 from __future__ import annotations
@@ -33,8 +35,10 @@ _PORT_PROGRAMMATIC, _PROGRAMMATIC = 1, 1
 
 
 class GraphState(NamedTuple):
-    """What machine code reads and writes, a word each; the graph's nodes follow. ``lock``: whether a thread uses the graph.
-    ``stream``: the one that it serves, or -1 after an error. Then the graph, and the driver's functions."""
+    """The state of a graph that machine code reads and writes, as 64-bit words; the nodes of the graph follow.
+
+    ``lock`` says whether a thread uses the graph. ``stream`` is the stream that it serves, or -1 after an error. Then
+    come the graph and the driver's functions."""
 
     lock: int
     stream: int
@@ -45,7 +49,8 @@ class GraphState(NamedTuple):
 
 
 class LaunchGraph:
-    """A graph for launches that follow each other: a kernel, its size, the memory of its arguments and their places."""
+    """A CUDA graph of launches that follow one another. Each has a kernel, its size, and the memory and places of its
+    arguments."""
 
     def __init__(self, launches: Sequence[Any], stream: int, address_of: Callable[[str], int]) -> None:
         what, d = "a graph of launches", driver()
@@ -71,7 +76,7 @@ class LaunchGraph:
 
     @property
     def address(self) -> int:
-        """Where the state is, for machine code."""
+        """The address of the state, for machine code."""
         return ctypes.addressof(self._state)
 
     def __del__(self) -> None:
@@ -92,7 +97,7 @@ def _edge(waits: bool) -> Any:
 
 
 def launch_graph(launches: Sequence[Any], stream: int, address_of: Callable[[str], int]) -> LaunchGraph | None:
-    """The graph for a stream; None while it is captured, and where there would be too many graphs or launches.
+    """The graph for a stream. None while the stream is captured, or if there would be too many graphs or launches.
 
     ``address_of(name)`` is the address of a function of the driver. The GPU must be the current one.
     """
@@ -134,9 +139,11 @@ _VERSION = 12000
 
 
 class RecordedLaunch(NamedTuple):
-    """``size``: grid, block and bytes of shared memory, seven numbers. ``arguments`` is their memory, in which each begins
-    at a byte of ``places``, and 8-byte addresses stand at the bytes ``addresses``. ``waits``: the kernel itself waits until
-    the launch before it has ended, so it may begin earlier."""
+    """A launch as data. ``size`` has seven numbers: grid, block and bytes of shared memory.
+
+    ``arguments`` is the memory of the arguments. Each argument begins at a byte of ``places``, and there are 8-byte
+    addresses at the bytes ``addresses``. With ``waits`` the kernel itself waits until the launch before it has ended,
+    so it may begin earlier."""
 
     what: str
     function: int
@@ -148,9 +155,9 @@ class RecordedLaunch(NamedTuple):
 
 
 class Recording:
-    """A stream whose ``handle`` is negative: a launch that is submitted to it is recorded, and not made.
+    """A stream with a negative ``handle``. A launch that is submitted to it is recorded, and no kernel runs.
 
-    ``complete`` is False if something was submitted that cannot be repeated.
+    ``complete`` is False if work was submitted that cannot be repeated.
     """
 
     def __init__(self) -> None:
@@ -164,7 +171,8 @@ class Recording:
         del _recordings[self.handle]
 
     def add(self, launch: RecordedLaunch | None, waits: bool = False) -> None:
-        """Record a launch, whose kernel ``waits``; None stands for one that cannot be repeated."""
+        """Record a launch. ``waits`` says whether its kernel waits for the launch before it. None stands for a launch
+        that cannot be repeated."""
         if launch is None or _is_long(launch) or len(self.launches) == _MOST_LAUNCHES:
             self.complete = False
         else:
@@ -180,29 +188,31 @@ _recordings: dict[int, Recording] = {}
 
 
 def is_recording(stream: int) -> bool:
-    """Whether the handle of a stream is that of a recording: a launch on it is recorded and not submitted."""
+    """Whether a stream's handle is that of a recording, so that a launch on it is recorded and not submitted."""
     return stream < 0
 
 
 def recording_with(handle: int) -> Recording:
-    """The recording whose handle a launch received as its stream."""
+    """The recording with the handle that a launch received as its stream."""
     return _recordings[handle]
 
 
 def recorded(submit: Callable[..., None], alike: Sequence[int]) -> Recording:
-    """What ``submit(*addresses, stream)`` launches for addresses that are equal to those ``alike`` modulo 4,096."""
+    """The recording of what ``submit(*addresses, stream)`` launches, for addresses that are equal to ``alike`` modulo
+    4,096."""
     with Recording() as recording:
         submit(*((i + 1) * _APART + address % 4096 for i, address in enumerate(alike)), recording.handle)
     return recording
 
 
 class Replay:
-    """Makes the launches of a complete recording in a GPU's ``context``: ``run(*addresses, stream)`` returns 0, or a number
-    of which ``error`` makes an exception. ``alike`` are the addresses that the recording was made for.
+    """Repeats the launches of a complete recording in a GPU's ``context``. ``run(*addresses, stream)`` returns 0, or a
+    number that ``error`` turns into an exception. ``alike`` are the addresses for which the recording was made.
 
-    With a ``stream``, products on it are submitted as one graph; with ``early`` one launch whose kernel waits is not: it
-    begins before what precedes it on the stream has ended, as no graph does. The calling thread's current context does not
-    matter. Several threads may call ``run`` at once. Raises LaunchError without the C front.
+    With a ``stream``, products on that stream are submitted as one graph. With ``early``, a single launch whose kernel
+    waits is submitted without a graph, so that it can begin before earlier work on the stream has ended. The calling
+    thread's current context does not matter. Several threads may call ``run`` at once. Raises LaunchError without the C
+    front.
     """
 
     def __init__(
@@ -229,7 +239,7 @@ class Replay:
         self.run: Callable[..., int] = c.replay(self.program)
 
     def error(self, status: int) -> LaunchError:
-        """The error for a result of ``run`` that is not 0."""
+        """The exception for a result of ``run`` that is not 0."""
         number, code = status >> 32, status & 0xFFFF_FFFF
         what = self._what[number] if number < len(self._what) else "make the GPU the current one"
         return LaunchError(message(what, driver().CUresult(code).name))
@@ -261,7 +271,8 @@ def _address(name: str) -> int:
 def recorded_words(
     what: str, function: int, size: tuple[int, ...], words: Any, addresses: Sequence[int]
 ) -> RecordedLaunch:
-    """A launch whose arguments are words of eight bytes each, of which the numbers ``addresses`` are addresses."""
+    """A recorded launch whose arguments are words of eight bytes each. The words with the numbers ``addresses`` are
+    addresses."""
     places = tuple(range(0, 8 * len(words), 8))
     return RecordedLaunch(what, function, size, bytes(words), places, tuple(8 * i for i in addresses))
 
@@ -276,8 +287,8 @@ def recorded_maps(
     pointers: Sequence[int],
     structure: bytes,
 ) -> RecordedLaunch | None:
-    """A launch whose arguments are tensor maps of operands ``at`` addresses, addresses, and a structure; None if this driver
-    stores the address of an operand elsewhere than in the first eight bytes of a map."""
+    """A recorded launch whose arguments are tensor maps of operands at the addresses ``at``, further addresses, and a
+    structure. None if this driver does not store the address of an operand in the first eight bytes of a map."""
     d = driver()
     arguments, places, addresses = b"", [], []
     for made, address in zip(maps, at, strict=True):

@@ -1,10 +1,11 @@
-"""Products of float64 and complex128 by tensor cores of int8: the operands become residues of whole numbers, which a kernel
-multiplies.
+"""Products of float64 and complex128 on tensor cores of int8: the operands are converted to residues of integers, which
+a kernel multiplies.
 
-``gpu/kernels/pack/write_residues.cu`` finds residues. ``residues_hopper.cu``, on other cards ``residues_mma.cu``,
-multiplies them for each modulus. ``gpu/kernels/pack/reconstruct.cu`` makes numbers of what is left, and where this would not
-keep the bound of the error, ``gpu/kernels/pack/multiply_flagged_f64.cu`` multiplies in its place. The GPU finds out where;
-the host does not wait. ``product.residues`` has the numbers of moduli and the bounds.
+``gpu/kernels/pack/write_residues.cu`` computes the residues. ``residues_hopper.cu``, or on other GPUs
+``residues_mma.cu``, multiplies them for each modulus. ``gpu/kernels/pack/reconstruct.cu`` computes C from the residues
+of C. Parts of C for which this would not keep the error bound are computed by
+``gpu/kernels/pack/multiply_flagged_f64.cu`` instead. The GPU itself finds these parts; the host does not wait.
+``product.residues`` has the moduli and the bounds.
 """
 
 from __future__ import annotations
@@ -41,33 +42,34 @@ _OPERAND, _LINE = struct.Struct("<5q8i"), 16
 
 @dataclass(frozen=True)
 class ResidueOperand(Lines):
-    """Lines of float64 or complex128. Each element has one or two residues for each of the ``moduli``."""
+    """The lines of a float64 or complex128 operand: rows of A or columns of B. Each element has one or two residues for
+    each of the ``moduli``."""
 
     moduli: int
 
     @property
     def each(self) -> int:
-        """Real numbers of an element."""
+        """The number of real numbers of an element: 1 or 2."""
         return REALS_PER_ELEMENT[self.matrix.dtype]
 
     @property
     def planes(self) -> int:
-        """Residues of an element, each in a plane of its own."""
+        """The number of residues of an element. Each is stored in another plane."""
         return self.moduli * self.each
 
     @property
     def norm(self) -> float:
-        """The largest 2-norm of a line that is scaled."""
+        """The largest 2-norm of a scaled line."""
         return largest_norm(self.moduli, self.matrix.dtype)
 
     @property
     def pitch(self) -> int:
-        """Bytes from one line of a plane to the next: whole lines of the caches, which boxes are read by."""
+        """Bytes from one line of a plane to the next. Boxes are read in such whole cache lines."""
         return _up(self.k, 128)
 
     @property
     def sampled_one_in(self) -> int:
-        """One in so many groups of 128 steps of k is sampled for the bound of |A||B|."""
+        """One in this many groups of 128 steps of k is sampled for the bound of |A||B|."""
         return max(1, min(4, self.k // 2048))
 
     @property
@@ -82,41 +84,41 @@ class ResidueOperand(Lines):
 
     @property
     def norms_offset(self) -> int:
-        """Offset in bytes of the norms, one for each line and part of k."""
+        """Offset in bytes of the norms; there is one for each line and part of k."""
         return self.sample_offset + _up(self.lines * self.sampled, _ALIGNMENT)
 
     @property
     def lines_offset(self) -> int:
-        """Offset in bytes of the ``Line`` structures: scale, bits and kind of each line."""
+        """Offset in bytes of the ``Line`` structures, which hold scale, bits and kind of each line."""
         return self.norms_offset + _up(8 * self.parts * self.padded, _ALIGNMENT)
 
     @property
     def parts(self) -> int:
-        """Parts of k that are searched apart."""
+        """The number of parts of k that are searched separately."""
         return -(-self.k * self.each // _NORM_STEP)
 
     @property
     def padded(self) -> int:
-        """Lines, rounded up to whole tiles."""
+        """The number of lines, rounded up to whole tiles."""
         return _up(self.lines, _LINES_TILE)
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of the planes, of the sample, and of what is found."""
+        """Bytes of the planes, of the sample, and of the facts that are found about the lines."""
         return self.lines_offset + _up(_LINE * self.padded, _ALIGNMENT)
 
     @property
     def finding_blocks(self) -> int:
-        """Blocks that search."""
+        """The number of thread blocks that search the lines."""
         return -(-self.lines * self.each // _LINES) * self.parts
 
     @property
     def rounding_blocks(self) -> int:
-        """Blocks that round."""
+        """The number of thread blocks that round."""
         return -(-self.lines * self.each // _LINES) * -(-self.k // _ROUND_STEP)
 
     def packed(self) -> bytes:
-        """``Operand`` in the source of the kernel."""
+        """The structure ``Operand`` of the kernel's source."""
         at = self.sample_offset, self.norms_offset, self.lines_offset
         sizes = self.lines, self.k, self.pitch, self.sampled, self.parts, self.padded
         blocks = self.finding_blocks, self.rounding_blocks
@@ -125,8 +127,10 @@ class ResidueOperand(Lines):
 
 @dataclass(frozen=True)
 class ResidueProduct:
-    """C = A·B in float64 or complex128. ``gram``: B is the transpose of A in the same memory, so its residues are found
-    once; with ``triangle`` only tiles of the lower triangle of C are computed."""
+    """C = A·B in float64 or complex128.
+
+    With ``gram`` B is the transpose of A in the same memory, so its residues are computed once. With ``triangle`` only
+    tiles of the lower triangle of C are computed."""
 
     a: ResidueOperand
     b: ResidueOperand
@@ -136,28 +140,30 @@ class ResidueProduct:
 
     @property
     def operands(self) -> tuple[ResidueOperand, ...]:
-        """Those whose residues are found."""
+        """The operands whose residues are computed."""
         return (self.a,) if self.gram else (self.a, self.b)
 
     def residues_bytes(self, width: int) -> int:
-        """Bytes of the residues of C, of tiles of 128×``width``."""
+        """Bytes of the residues of C, in tiles of 128×``width``."""
         return self.a.planes * _up(self.a.lines, FLAGGED[0]) * _up(self.b.lines, width)
 
     @property
     def parts(self) -> int:
-        """Parts of C that may be flagged."""
+        """The number of parts of C that may be flagged."""
         rows, columns = FLAGGED
         return -(-self.a.lines // rows) * -(-self.b.lines // columns)
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of the planes of both operands, of what is found of them, of the residues of C, and of flags."""
+        """Bytes of the planes of both operands, of the facts that are found about them, of the residues of C, and of
+        the flags."""
         prepared = sum(x.workspace_bytes for x in self.operands)
         return prepared + self.residues_bytes(_LINES_TILE) + 4 * self.parts
 
 
 def residues_of_rows(m: int, n: int, k: int, moduli: int | None = None, dtype: str = "float64") -> ResidueProduct:
-    """The product of A[m×k] and B[k×n] as they lie row by row, without gaps. By default the classical bound holds."""
+    """The product by residues of A[m×k] and B[k×n], which are row-major without gaps. By default the classical bound
+    holds."""
     a, b, c = (row_major_matrix(*shape, dtype) for shape in ((m, k), (k, n), (m, n)))
     used = CLASSICAL[dtype] if moduli is None else moduli
     return ResidueProduct(ResidueOperand(a, used), ResidueOperand(b.transposed, used), c)
@@ -186,7 +192,8 @@ _FLAGGED_SMALLER = _FLAGGED_PARAMS | {"complex128": _FLAGGED_PARAMS["complex128"
 
 
 def residue_steps(sms: int, kernel: CudaKernel, params: Mapping[str, int], product: ResidueProduct) -> list[GpuStep]:
-    """The product on a GPU with so many multiprocessors. Sizes are at least 1, k at most ``MOST_K``."""
+    """The steps of the product on a GPU with ``sms`` multiprocessors. All sizes are at least 1, and k is at most
+    ``MOST_K``."""
     (at_a, at_b, at_c), a, b, values = OPERANDS, product.a, product.b, kernel.checked(params)
     of_a, of_b = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, 0 if product.gram else a.workspace_bytes)
     residues = of_b.after(b.workspace_bytes)

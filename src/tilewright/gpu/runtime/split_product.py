@@ -1,10 +1,11 @@
 """Products of float32 by tensor cores of float16: each operand is split into two matrices, which a kernel multiplies.
 
-``gpu/kernels/pack/split_matrices.cu`` splits, ``gpu/kernels/split_hopper.cu`` multiplies (``rounded_hopper.cu`` where there
-are high parts alone), and where the parts of a line do not represent it well enough,
-``gpu/kernels/pack/multiply_flagged.cu`` multiplies in its place. The GPU finds out where; the host does not wait.
+``gpu/kernels/pack/split_matrices.cu`` splits the operands, and ``gpu/kernels/split_hopper.cu`` multiplies the parts
+(``rounded_hopper.cu``, if there are only high parts). If the parts of a row or column do not represent it well enough,
+``gpu/kernels/pack/multiply_flagged.cu`` computes the affected parts of C. The GPU itself finds these parts; the host
+does not wait.
 
-``split_bound`` is the bound of the error, which ``docs/error-bounds.md`` derives.
+``split_bound`` is the error bound, which ``docs/error-bounds.md`` derives.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ _TILE = {1: 256, 2: 128}
 
 @dataclass(frozen=True)
 class Lines:
-    """The rows of A or the columns of B, called lines, as the rows of a matrix: B is the transpose of its own."""
+    """The rows of A or the columns of B, called lines, as the rows of a matrix. So for B this matrix is the transpose
+    of B."""
 
     matrix: Matrix
 
@@ -59,19 +61,19 @@ class Lines:
 
     @property
     def k(self) -> int:
-        """Elements of a line."""
+        """The number of elements of a line."""
         return self.matrix.columns
 
     @cached_property
     def along(self) -> bool:
-        """Whether elements of a line are nearer to each other in memory than those of neighbouring lines; so they are in
-        what is made of them."""
+        """Whether the elements of a line are closer to each other in memory than elements of neighbouring lines. The
+        arrays that are made from the lines have the same order."""
         x = self.matrix
         return abs(x.column) <= abs(x.row) if min(x.rows, x.columns) > 1 else x.columns > 1
 
     @cached_property
     def is_whole(self) -> bool:
-        """Whether the neighbours in 16 bytes can be read at once."""
+        """Whether 16 bytes of neighbouring elements can be read at once."""
         x = self.matrix
         inner, outer = (x.column, x.row) if self.along else (x.row, x.column)
         each = GRANULE // itemsize_of(x.dtype)
@@ -79,7 +81,7 @@ class Lines:
 
 
 def as_they_lie(a: Lines, b: Lines, c: Matrix) -> tuple[Matrix, Matrix, Matrix]:
-    """A, B and C for a kernel that multiplies some parts of C from the operands themselves."""
+    """A, B and C as arguments for a kernel that computes some parts of C from the original operands."""
     of_a, of_b = a.matrix, b.matrix.transposed
     return (
         of_a._replace(down=of_a.row == 1 != of_a.column),
@@ -90,36 +92,36 @@ def as_they_lie(a: Lines, b: Lines, c: Matrix) -> tuple[Matrix, Matrix, Matrix]:
 
 @dataclass(frozen=True)
 class SplitOperand(Lines):
-    """Lines of ``matrices`` of float32, one if all products have the same. ``planes``: the matrices of float16, two with the
-    high and the low parts, or one with the high parts alone."""
+    """The lines of ``matrices`` float32 matrices; a single matrix if all products share it. ``planes`` is the number of
+    float16 matrices made from each: two for high and low parts, or one for high parts alone."""
 
     matrices: int = 1
     planes: int = 2
 
     @cached_property
     def pitch(self) -> int:
-        """Elements from one row of a plane to the next: a multiple of 64 bytes."""
+        """Elements from one row of a plane to the next; a multiple of 64 bytes."""
         return -(-(self.k if self.along else self.lines) // 32) * 32
 
     @cached_property
     def plane(self) -> int:
-        """Elements of a plane."""
+        """The number of elements of a plane."""
         return self.pitch * (self.lines if self.along else self.k)
 
     @cached_property
     def groups(self) -> int:
-        """Groups of 32 lines, each of which has one excess; there are whole tiles of them."""
+        """The number of groups of 32 lines, each of which has one excess. The groups fill whole tiles."""
         tile = _TILE[self.planes]
         return -(-self.lines // tile) * tile // LINES
 
     @cached_property
     def words(self) -> int:
-        """Words of four bytes of what is found of a matrix: exponents and excesses."""
+        """The number of 4-byte words for the facts that are found about a matrix: exponents and excesses."""
         return self.groups * (LINES + 1)
 
     @property
     def own_bytes(self) -> int:
-        """Bytes of the matrices themselves, without gaps, up to where the parts may begin behind them."""
+        """Bytes of the matrices themselves, without gaps, up to the address at which the parts may begin."""
         return -(-4 * self.lines * self.k * self.matrices // _ALIGNMENT) * _ALIGNMENT
 
     @cached_property
@@ -129,34 +131,36 @@ class SplitOperand(Lines):
 
     @cached_property
     def workspace_bytes(self) -> int:
-        """Bytes of the planes, and of what is found."""
+        """Bytes of the planes, and of the facts that are found about the matrices."""
         return self.planes_bytes + -(-4 * self.words * self.matrices // _ALIGNMENT) * _ALIGNMENT
 
     @cached_property
     def blocks(self) -> int:
-        """Blocks that split each line."""
+        """The number of thread blocks that split each line."""
         return min(
             _MOST_OF_LONG if self.k > _LONG_LINES else _MOST_PARTS, 1 << max(0, (self.k // 128).bit_length() - 1)
         )
 
     def packed(self, parts: int) -> bytes:
-        """``Operand`` in the source of the kernel, if each line is split by so many blocks."""
+        """The structure ``Operand`` of the kernel's source, for lines that are split by this number of blocks each."""
         part = -(-self.k // (parts * 128)) * 128
         sizes = self.lines, self.k, self.matrices, self.groups, part, self.groups * self.matrices * parts
         x = self.matrix
         return OPERAND.pack(x.row, x.column, x.next, self.pitch, self.plane, self.words, *sizes)
 
     def boxed(self, box: tuple[int, int]) -> BoxedOperand:
-        """Its planes as the copy engine sees them: of each matrix the high parts, then the low ones."""
+        """The planes as the copy engine sees them: for each matrix the high parts, then the low parts."""
         rows, columns = (self.lines, self.k) if self.along else (self.k, self.lines)
         return BoxedOperand("float16", rows, columns, self.planes * self.matrices, 2 * self.pitch, 2 * self.plane, box)
 
 
 @dataclass(frozen=True)
 class SplitProduct:
-    """C = A·B for each product of a batch, in float32. With ``add`` the products are added to C, with one more rounding.
-    ``gram``: B is the transpose of A in the same memory, so only one operand is split; with ``triangle`` only tiles of the
-    lower triangle of C are computed."""
+    """C = A·B for each product of a batch, in float32. With ``add`` the products are added to C, with one more
+    rounding.
+
+    With ``gram`` B is the transpose of A in the same memory, so only one operand is split. With ``triangle`` only tiles
+    of the lower triangle of C are computed."""
 
     a: SplitOperand
     b: SplitOperand
@@ -168,30 +172,32 @@ class SplitProduct:
 
     @property
     def operands(self) -> tuple[SplitOperand, ...]:
-        """Those that are split."""
+        """The operands that are split."""
         return (self.a,) if self.gram else (self.a, self.b)
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of the planes of the operands, and of what is found of them."""
+        """Bytes of the planes of the operands, and of the facts that are found about them."""
         return sum(x.workspace_bytes for x in self.operands)
 
     @property
     def tiles(self) -> int:
-        """Parts of C that may be flagged."""
+        """The number of parts of C that may be flagged."""
         rows, columns = FLAGGED
         return -(-self.a.lines // rows) * -(-self.b.lines // columns) * self.batch
 
 
 def split_of_rows(m: int, n: int, k: int, planes: int = 2, add: bool = False) -> SplitProduct:
-    """The product of A[m×k] and B[k×n] as they lie row by row, without gaps."""
+    """The split product of A[m×k] and B[k×n], which are row-major without gaps."""
     a, b, c = (row_major_matrix(*shape, "float32") for shape in ((m, k), (k, n), (m, n)))
     return SplitProduct(SplitOperand(a, planes=planes), SplitOperand(b.transposed, planes=planes), c, add=add)
 
 
 def split_bound(k: int, steps: int, excess: int = 0) -> float:
-    """The bound of |C - Ĉ| in units of 2^-24·|A||B|, componentwise, where the excesses of a row of A and a column of B are
-    ``excess`` together, and sums of high parts are promoted after ``steps`` steps of 64 of k.
+    """The bound of |C - Ĉ| for each element, in units of 2^-24·|A||B|.
+
+    ``excess`` is the sum of the excesses of a row of A and a column of B. The sums of high parts are promoted after
+    each ``steps`` steps of 64 elements of k.
 
     >>> split_bound(4096, 2) < 150 < split_bound(4096, 2, 5) < 4096
     True
@@ -204,7 +210,7 @@ def split_bound(k: int, steps: int, excess: int = 0) -> float:
 
 
 def wide_bound(k: int) -> float:
-    """The same where numbers are split into two of TF32, for excesses up to ``WIDEST`` together.
+    """The same bound for numbers that are split into two TF32 numbers, for a sum of excesses of at most ``WIDEST``.
 
     >>> wide_bound(128) < 90, wide_bound(4096) < 220
     (True, True)
@@ -214,7 +220,8 @@ def wide_bound(k: int) -> float:
 
 
 def allowed_excess(k: int, steps: int) -> int:
-    """The largest excess with which the classical bound k·2^-24·|A||B| holds; -1 if it does not even without.
+    """The largest excess with which the classical bound k·2^-24·|A||B| holds; -1 if it does not hold even without
+    excess.
 
     >>> allowed_excess(64, 2), allowed_excess(128, 2), allowed_excess(4096, 2)
     (-1, 0, 5)
@@ -259,8 +266,8 @@ _FLAGGED_PARAMS = {
 
 
 class PartsOfK(NamedTuple):
-    """Pieces of k whose sums are computed apart: how many there are, the steps of each, and the step that adds the sums (of
-    float32, one C after the other) into C."""
+    """Pieces of k that are summed separately: how many there are, the steps of each, and the step that adds their
+    float32 sums, which follow one another, into C."""
 
     many: int
     steps: int
@@ -274,16 +281,16 @@ def split_product_steps(
     product: SplitProduct,
     pieces: PartsOfK | None = None,
 ) -> list[GpuStep]:
-    """The product on a GPU with so many multiprocessors. Sizes are at least 1. The parts of the operands are in the
-    workspace; with ``pieces`` of k their sums may follow."""
+    """The steps of the product on a GPU with ``sms`` multiprocessors. All sizes are at least 1. The parts of the
+    operands are in the workspace. With ``pieces`` of k, their sums may follow."""
     parts = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, 0 if product.gram else product.a.workspace_bytes)
     operands = zip(product.operands, OPERANDS, parts, strict=False)
     return [split_step(*operands), *parts_steps(sms, kernel, params, product, parts, pieces)]
 
 
 def split_step(*operands: tuple[SplitOperand, BufferPlace, BufferPlace]) -> GpuStep:
-    """The launch that splits one operand or two, each with its place and that of its parts, which take its
-    ``workspace_bytes``."""
+    """The launch that splits one or two operands. Each argument is an operand, the place of its memory, and the place
+    of its parts, which take ``workspace_bytes``."""
     two = operands[0], operands[-1]  # the kernel takes two: of a single one no block splits the second
     first = operands[0][0]
     held, blocks = _held(first), first.blocks * sum(x.groups * x.matrices for x, *_ in operands)
@@ -306,8 +313,8 @@ def parts_steps(
     parts: tuple[BufferPlace, BufferPlace],
     pieces: PartsOfK | None = None,
 ) -> list[GpuStep]:
-    """The product of operands whose ``parts`` are known. The operands themselves are needed too, where their parts do not
-    represent them well enough."""
+    """The steps of the product of operands that are already split into ``parts``. The operands themselves are still
+    needed, for parts of C where the parts do not represent them well enough."""
     values = kernel.checked(params)
     limit = allowed_excess(product.a.k, values["CHUNK"]) if product.a.planes > 1 else 0
     launch, flagged = _multiply(sms, kernel, product, values, limit, pieces), _flagged(product, limit)

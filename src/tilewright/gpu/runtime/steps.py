@@ -1,7 +1,7 @@
-"""A product on a GPU as a list of steps: each is one launch, and the places where its operands begin.
+"""A product on a GPU as a list of steps. Each step is one launch, with the places where its operands begin.
 
-Steps are data: they are made without a GPU, and the steps of a part of a product become steps of the whole by other places.
-``load`` makes a function of them.
+Steps are data and are made without a GPU. With other places, the steps of a part of a product become steps of the whole
+product. ``load`` makes a function of a list of steps.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SubmitSteps = Callable[..., None]
 
 
 class BufferPlace(NamedTuple):
-    """Where an operand begins: so many bytes from the address of a buffer."""
+    """The place where an operand begins: a number of bytes after the address of a buffer."""
 
     buffer: int
     offset: int = 0
 
     def after(self, nbytes: int) -> BufferPlace:
-        """The place so many bytes further."""
+        """The place ``nbytes`` further."""
         return BufferPlace(self.buffer, self.offset + nbytes)
 
 
@@ -45,8 +45,8 @@ OPERANDS = BufferPlace(A), BufferPlace(B), BufferPlace(C)
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """A launch of compiled code. Its arguments are the tensor maps of ``maps``, addresses, and ``rest``: a structure as its
-    bytes, or numbers. The first of its places are those of the maps."""
+    """A launch of compiled code. Its arguments are the tensor maps of ``maps``, addresses, and ``rest``: numbers, or a
+    structure as its bytes. The first of its places are those of the maps."""
 
     code: KernelCode
     entry: str
@@ -55,7 +55,7 @@ class KernelLaunch:
     maps: tuple[BoxedOperand, ...] = ()
 
     def load(self, gpu: Device) -> Launcher:
-        """The launch on a GPU, compiled, loaded and checked."""
+        """The launch on a GPU; the kernel is compiled, loaded and checked."""
         compiled, rest, count = self.code.compiled(gpu.arch), self.rest, len(self.maps)
         entry = compiled.entry(self.entry)
         if isinstance(rest, bytes):
@@ -67,7 +67,7 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class RungLaunch:
-    """A product by a rung of the ladder, of row-major matrices without gaps."""
+    """A product of row-major matrices without gaps, computed by a rung of the ladder."""
 
     kernel: CudaKernel
     dtype: str
@@ -82,12 +82,12 @@ class RungLaunch:
 
 @dataclass(frozen=True)
 class Clear:
-    """Zeros in a matrix."""
+    """The step that fills a matrix with zeros."""
 
     matrix: Matrix
 
     def load(self, gpu: Device) -> Launcher:
-        """The function that clears it."""
+        """The function that fills the matrix with zeros."""
         c, size = self.matrix, itemsize_of(self.matrix.dtype)
         if not c.nbytes:
             return lambda stream, at: None
@@ -95,13 +95,13 @@ class Clear:
 
 
 class GpuStep(NamedTuple):
-    """One launch of a product, and the places of its operands."""
+    """One launch of a product, with the places of its operands."""
 
     launch: KernelLaunch | RungLaunch | Clear
     places: tuple[BufferPlace, ...]
 
     def moved(self, buffers: Sequence[BufferPlace]) -> GpuStep:
-        """The same step where the first buffers begin at these places."""
+        """The same step, with the first buffers beginning at these places."""
         last = len(buffers)
         places = (buffers[at.buffer].after(at.offset) if at.buffer < last else at for at in self.places)
         return GpuStep(self.launch, tuple(places))
@@ -112,10 +112,10 @@ _lock = threading.Lock()
 
 
 def load(gpu: Device, steps: Iterable[GpuStep]) -> SubmitSteps:
-    """A function that makes these launches in their order, and does not wait for them: compiled, loaded and checked now. The
-    GPU must be the calling thread's current one now and at each call.
+    """A function that makes these launches in their order and does not wait for them. The kernels are compiled, loaded
+    and checked now. The GPU must be the calling thread's current one now and at each call.
 
-    Raises UsageError for parameters that a kernel does not take, CompileError, LaunchError.
+    Raises UsageError for parameters that a kernel does not take, CompileError and LaunchError.
     """
     runs, launches, steps = dict[int, Launcher](), list[tuple[Launcher, tuple[BufferPlace, ...]]](), list(steps)
     with _lock:
@@ -133,8 +133,8 @@ def load(gpu: Device, steps: Iterable[GpuStep]) -> SubmitSteps:
 
 
 def compile_steps(arch: str, steps: Iterable[GpuStep]) -> None:
-    """Begin to compile what steps launch, each kernel on a thread of its own, unless this has begun before. ``load`` waits
-    for it, and raises its error."""
+    """Begin to compile the kernels of steps, each on another thread. A compilation that was begun before is not
+    repeated. ``load`` waits for the compilation, and raises its error."""
     for launch, _ in steps:
         if isinstance(launch, KernelLaunch):
             launch.code.begin(arch)

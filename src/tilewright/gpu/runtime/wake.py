@@ -1,6 +1,7 @@
-"""Starts CUDA's driver and creates a GPU's context ahead of its use, on a thread: 0.2 s, in which Python imports and plans.
+"""Starts CUDA's driver and creates a GPU's context on another thread before they are needed. This takes 0.2 s, in which
+Python can import modules and plan.
 
-By ctypes: NVIDIA's bindings are imported in 20 ms, and the start would wait for that.
+It uses ctypes, because importing NVIDIA's bindings takes 20 ms, and the start would have to wait for that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _threads: dict[int, threading.Thread] = {}
 def wake(ordinal: int) -> threading.Thread:
     """The thread that creates the context of GPU ``ordinal``; the first call starts it.
 
-    It reports no error: the code that opens the GPU will meet the same.
+    It reports no error, because the code that opens the GPU later meets the same error.
     """
     with _guard:
         if ordinal not in _threads:
@@ -29,9 +30,9 @@ def wake(ordinal: int) -> threading.Thread:
 
 
 def wake_named(device: str | None) -> bool:
-    """Wake the first GPU that ``device`` names ("cuda", "cuda:1", "cuda:1,2"; None: the GPUs where there are any).
+    """Wake the first GPU that ``device`` names ("cuda", "cuda:1", "cuda:1,2"). None means the GPUs, if there are any.
 
-    Returns whether its driver is being started.
+    Returns whether the driver is being started.
     """
     named = re.match(r"cuda(?::(\d+))?", "cuda" if device is None else str(device))
     return named is not None and wake(int(named[1] or 0)).is_alive()

@@ -105,13 +105,15 @@ def say(line: str, file: TextIO | None = None) -> None:
 # ---- options, and files to write -------------------------------------------------------------------------------------
 
 Json = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write as JSON instead; - is standard output.")
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write JSON to this file instead of printing; - is standard output."),
 ]
 
 Param = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME=LIST", help="Set a parameter of the kernels, or try several values: TILE=8,16,32. Repeatable."
+        metavar="NAME=LIST",
+        help="Set a parameter of the kernels, or try several values: TILE=8,16,32. May be repeated.",
     ),
 ]
 

@@ -15,9 +15,9 @@ _Kernels = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KERNEL",
-        help="Names, such as cpu/ikj or ikj (see: tilewright ladder), or files of your own, such as my.py or my.cu. "
-        "Default: the ladder of the device; on the CPU also the library call, and kernels of the engine for the shapes "
-        "that they are made for.",
+        help="Names of kernels, such as cpu/ikj or ikj (tilewright ladder lists them), or your own files, such as "
+        "my.py or my.cu. Default: the ladder of the device. On the CPU also tilewright.matmul itself, and the "
+        "engine's kernels for the shapes that suit them.",
     ),
 ]
 _Device = Annotated[str, typer.Option(metavar="NAME", help="Where to run: cpu, or cuda (the first NVIDIA GPU).")]
@@ -25,73 +25,78 @@ _Sizes = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
-        help="Joined by commas: N, MxNxK (C is M×N), FIRST:LAST:xFACTOR, FIRST:LAST:+STEP. "
-        "Such as 16:4096:x2,1000,6x2000x4. Default: 64,256,512,1000,2048; on a GPU 256,1000,1024,2048,4096.",
+        help="Sizes, joined by commas: N, MxNxK (C is M×N), FIRST:LAST:xFACTOR or FIRST:LAST:+STEP. An example is "
+        "16:4096:x2,1000,6x2000x4. Default: 64,256,512,1000,2048; on a GPU 256,1000,1024,2048,4096.",
     ),
 ]
 _Operands = Annotated[
     tuple[Path, Path] | None,
-    typer.Option(metavar="A.npy B.npy", help="Multiply your own two matrices instead of random ones."),
+    typer.Option(metavar="A.npy B.npy", help="Multiply the matrices in these two files instead of random ones."),
 ]
 _Distribution = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Multiply numbers that are not uniform: normal, lognormal:4, positive, cancelling, graded:40, graded_rows, "
-        "vandermonde or subnormal.",
+        help="The distribution of the random numbers, if not uniform: normal, lognormal:4, positive, cancelling, "
+        "graded:40, graded_rows, vandermonde or subnormal.",
     ),
 ]
 _Dtype = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
-        help="Joined by commas: float32, float64, complex64, int8, float16 and so on; on a GPU also bfloat16. "
-        "Default: float32, or the operands'; on a GPU what each kernel takes.",
+        help="Dtypes, joined by commas: float32, float64, complex64, int8, float16 and so on; on a GPU also "
+        "bfloat16. Default: float32, or the dtype of --operands; on a GPU the dtypes that each kernel takes.",
     ),
 ]
 _Threads = Annotated[
     str | None,
-    typer.Option(metavar="LIST", help="Numbers of CPU threads, such as 1,2. Default: one for each usable core."),
+    typer.Option(metavar="LIST", help="Numbers of threads on the CPU, such as 1,2. Default: one for each usable core."),
 ]
 _Against = Annotated[
     str | None,
     typer.Option(
         metavar="LIST",
-        help="Libraries to measure in turns with the kernels, such as openblas,mkl, or none. R is the time of the "
-        "first one over the kernel's. "
-        "Default: all that are installed, numpy's own first; on a GPU cublas.",
+        help="Libraries to measure in turns with the kernels, such as openblas,mkl; or none. The column R is the "
+        "time of the first library divided by the kernel's. Default: all that are installed, with NumPy's own "
+        "first; on a GPU cublas.",
     ),
 ]
 _Repeat = Annotated[
     int,
     typer.Option(
         metavar="NUMBER",
-        help="The least number of samples of each cell, after a warm-up. On the CPU, a cell gets more samples if it is not "
-        "yet clear which is faster, until the time for that (0.6 s a cell) is used up.",
+        help="The least number of samples of each cell, after a warm-up. A cell is one kernel, size, dtype and "
+        "number of threads. On the CPU, a cell gets more samples, for up to 0.6 s, until it is clear whether "
+        "the kernel or the library is faster.",
     ),
 ]
 _Limit = Annotated[
     str,
-    typer.Option(metavar="TIME", help="Skip products predicted to take longer, such as 500ms, 10s or 2min."),
+    typer.Option(
+        metavar="TIME", help="Skip products that are predicted to take longer than this, such as 500ms, 10s or 2min."
+    ),
 ]
-_Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the random operands.")]
+_Seed = Annotated[int, typer.Option(metavar="NUMBER", help="The seed of the random operands.")]
 _Tuned = Annotated[
     bool,
-    typer.Option("--tuned", help="On a GPU: use the parameters that tilewright tune cached. --param overrides them."),
+    typer.Option(
+        "--tuned", help="On a GPU, use the parameters that tilewright tune has cached. --param overrides them."
+    ),
 ]
 _Records = Annotated[
     Path | None,
     typer.Option(
         "--json",
         metavar="FILE",
-        help="Write one record per line, each as soon as its cell is finished; an existing FILE is replaced. "
-        "- is standard output, and the table goes to standard error.",
+        help="Write one line with a record for each cell, as soon as the cell is finished. An existing FILE is "
+        "replaced. - is standard output; the table then goes to standard error.",
     ),
 ]
 _Resume = Annotated[
-    bool, typer.Option("--resume", help="Keep the cells that the --json FILE already has, and measure the others.")
+    bool, typer.Option("--resume", help="Keep the cells that the --json FILE already has, and measure only the others.")
 ]
-_Page = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write a page (HTML) with charts too.")]
+_Page = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Also write an HTML page with charts.")]
 
 
 @app.command("bench")
@@ -113,10 +118,10 @@ def bench_command(
     resume: _Resume = False,
     report_file: _Page = None,
 ) -> None:
-    """Measure kernels in turns with the vendors' libraries.
+    """Measure kernels in turns with the libraries of vendors.
 
-    Every result is verified before its time counts. Ctrl-C keeps the cells that are finished, and --resume continues.
-    The exit code is 1 if a result is wrong.
+    Every result is verified before its time counts. After Ctrl-C the finished cells are kept in the --json file, and
+    --resume continues. The exit code is 1 if a result is wrong.
     """
     from ..bench import session
     from ..terminal import BenchProgress, show_bench

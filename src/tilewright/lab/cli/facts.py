@@ -15,13 +15,17 @@ from .application import Console, Json, app, check_writeable, write_json
 def info_command(
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Measure peak, bandwidth and first call again, instead of showing cached ones."),
+        typer.Option(
+            "--measure",
+            help="Measure the peak, the bandwidth and the first call again, instead of showing the cached figures.",
+        ),
     ] = False,
     json_file: Json = None,
 ) -> None:
-    """What this machine is, and what it reaches.
+    """Show the facts and the measured rates of this machine.
 
-    Peak, bandwidth, and how long a program waits for its first product are measured; the system reports the rest.
+    The peak of arithmetic, the bandwidth of memory, and the time that a program waits for its first product are
+    measured. The system reports the other facts.
     """
     from ...cpu.engine import dots
     from ...cpu.runtime.machine_code import describe_code
@@ -74,9 +78,10 @@ def info_command(
 
 @app.command("ladder")
 def ladder_command(json_file: Json = None) -> None:
-    """All kernels in reading order, with their ideas.
+    """List all kernels in reading order, each with its idea.
 
-    First the ladder, then the engine's kernels, then the references.
+    The ladder comes first, then the kernels of the engine, which the library uses, then the references, which are
+    vendors' libraries.
     """
     from ...kernels import Kernel
     from ...kernels.catalog import catalog, cuda_catalog, cuda_engine

@@ -18,11 +18,13 @@ _Output = Annotated[
         "--output",
         "-o",
         metavar="C",
-        help="The file of the result: .npy, .h5, .zarr or .safetensors. It gets its name when it is complete. If the file "
-        "exists, --overwrite is needed.",
+        help="The file of the result: .npy, .h5, .zarr or .safetensors. The file appears when it is complete. If a "
+        "file of this name exists, --overwrite is needed.",
     ),
 ]
-_Rows = Annotated[bool, typer.Option("--rows", help="Compute A·Aᴴ, of A's rows. Default: Aᴴ·A, of A's columns.")]
+_Rows = Annotated[
+    bool, typer.Option("--rows", help="Compute A·Aᴴ, the Gram matrix of A's rows. Default: Aᴴ·A, that of A's columns.")
+]
 _Center = Annotated[
     bool, typer.Option("--center", help="Subtract the mean of each column (with --rows of each row), in the same pass.")
 ]
@@ -36,18 +38,21 @@ _Ddof = Annotated[
 _Memory = Annotated[
     str | None,
     typer.Option(
-        metavar="SIZE", help="How much memory it may take, such as 4GiB. Default: four fifths of what is free."
+        metavar="SIZE",
+        help="The most memory that the command may take, such as 4GiB. Default: four fifths of the free memory.",
     ),
 ]
 _Dtype = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The dtype of C, such as float64 for integers, which otherwise wrap around."),
+    typer.Option(metavar="NAME", help="The dtype of C. Integers wrap around unless C has a dtype such as float64."),
 ]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and compute nothing.")]
 _Record = Annotated[
     Path | None,
     typer.Option(
-        "--json", metavar="FILE", help="Write a record: plan, prediction, measurement, machine; - is standard output."
+        "--json",
+        metavar="FILE",
+        help="Write a record of the plan, the prediction, the measurement and the machine. - is standard output.",
     ),
 ]
 
@@ -66,10 +71,10 @@ def gram_command(
     dry_run: _DryRun = False,
     json_file: _Record = None,
 ) -> None:
-    """The Gram matrix Aᴴ·A of a file, or its covariance.
+    """Compute the Gram matrix Aᴴ·A of a file, or its covariance.
 
-    Files may be larger than memory. It takes half of the operations of a product. If C fits in memory, each element of A is
-    read once. The plan is shown before anything runs.
+    The file may be larger than memory. This takes half of the operations of a general product. If the result C fits in
+    memory, each element of A is read once. The plan is shown before anything runs.
 
     Example: tilewright gram x.zarr -o covariance.npy --center --ddof 1 --memory 4GiB
     """

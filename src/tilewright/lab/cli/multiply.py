@@ -24,14 +24,18 @@ _RAW = re.compile(r"(.+\.(?:raw|bin)(?:\?.*)?):(\d{1,19}(?:[x×]\d{1,19})+):(\w+
 _NPY = re.compile(r"(.+\.npy(?:\?.*)?):(\w+)", re.IGNORECASE)
 
 OPERAND = (
-    "A file or its URL: .npy, .h5, .zarr, .safetensors. Write FILE:NAME for one of several matrices, "
-    "FILE.raw:ROWSxCOLUMNS:DTYPE for raw elements, row by row, and FILE.npy:bfloat16 for a .npy of bfloat16."
+    "A file or its URL: .npy, .h5, .zarr, .safetensors. Write FILE:NAME to choose one of several matrices "
+    "in a file. Write FILE.raw:ROWSxCOLUMNS:DTYPE for a file of raw elements, row by row, and "
+    "FILE.npy:bfloat16 for a .npy of bfloat16."
 )
 
 
 _A = Annotated[str, typer.Argument(metavar="A", help=OPERAND)]
 _B = Annotated[
-    str, typer.Argument(metavar="B", help="The other file. Both may also have integers, bool or complex numbers.")
+    str,
+    typer.Argument(
+        metavar="B", help="The other file. The elements of both may be floats, integers, bool or complex numbers."
+    ),
 ]
 _Output = Annotated[
     str,
@@ -39,67 +43,74 @@ _Output = Annotated[
         "--output",
         "-o",
         metavar="C",
-        help="The file of the result, in any of these formats. It gets its name when it is complete; until then it is in "
-        "the directory C.tilewright. If the file exists, --overwrite is needed.",
+        help="The file of the result, in one of the formats of A. It appears when it is complete; until then it is "
+        "in the directory C.tilewright. If a file of this name exists, --overwrite is needed.",
     ),
 ]
 _Memory = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="How much memory the product may take, such as 4GiB. Default: four fifths of what is free; on a cluster 40% of "
-        "each worker's limit.",
+        help="The most memory that the product may take, such as 4GiB. Default: four fifths of the free memory; on "
+        "a cluster 40% of each worker's limit.",
     ),
 ]
 _Device = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or cuda:0,1. Default: the GPUs, if there are any."),
+    typer.Option(
+        metavar="NAME",
+        help="Where to multiply: cpu, cuda, cuda:1 or cuda:0,1. Default: the GPUs, or the CPU if there are none.",
+    ),
 ]
 _DeviceMemory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="How much memory of each GPU the product may take, such as 11GB.")
+    str | None,
+    typer.Option(metavar="SIZE", help="The most memory that the product may take on each GPU, such as 11GB."),
 ]
 _Partition = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="How several GPUs or workers share C: rectangles of tiles, strips of whole rows, or regions down and across, "
-        "such as 2x4.",
+        help="How C is divided among several GPUs or workers: into rectangles of tiles, into strips of whole rows, "
+        "or into a grid such as 2x4, with 2 parts of the rows and 4 of the columns.",
     ),
 ]
 _Cluster = Annotated[
     str | None,
     typer.Option(
         metavar="WHERE",
-        help="Multiply on the workers of a Dask cluster: tcp://HOST:PORT of its scheduler, or local:4 for four processes on "
-        "this machine. The workers must reach the files by the same paths.",
+        help="Multiply on the workers of a Dask cluster. WHERE is the address tcp://HOST:PORT of its scheduler, or "
+        "local:4 for four processes on this machine. The workers must reach the files by the same paths.",
     ),
 ]
 _Dtype = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Convert A and B to this dtype, which is then that of C. Integers wrap around without it. Default: the dtype "
-        "to which NumPy promotes A and B.",
+        help="Convert A and B to this dtype, which C then has, too. Default: the dtype to which NumPy promotes A "
+        "and B. Integers wrap around in that dtype.",
     ),
 ]
 _Axes = Annotated[
     str | None,
     typer.Option(
         metavar="OF_A:OF_B",
-        help="The axes that are summed, as in numpy.tensordot: 0:0 is Aᵀ·B, and 1,2:0,1 sums over two axes. A number N "
-        "means the last N axes of A and the first N of B. Default: the last of A and the first of a matrix B.",
+        help="The axes that are summed, as in numpy.tensordot: 0:0 is Aᵀ·B, and 1,2:0,1 sums over two axes. A "
+        "number N means the last N axes of A and the first N of B. Default: the last axis of A and the first "
+        "of B, which must then be a matrix.",
     ),
 ]
 _Precision = Annotated[
     str,
     typer.Option(
         metavar="WORD|NUMBER",
-        help="standard; fast: float32 rounded to 10 bits on a GPU; ieee: float32 never from float16 parts; highest: float32 "
-        "summed in float64; or a number such as 1e-4: the largest error of an element, relative to |A||B|.",
+        help="The guaranteed error bound. standard: the classical bound. fast: a GPU may round float32 to 10 bits. "
+        "ieee: float32 is never computed from float16 parts. highest: float32 is summed in float64. A number "
+        "such as 1e-4 is the largest error of an element, relative to |A||B|.",
     ),
 ]
 Threads = Annotated[
-    int | None, typer.Option(metavar="NUMBER", help="Threads on the CPU. Default: one for each usable core.")
+    int | None,
+    typer.Option(metavar="NUMBER", help="The number of threads on the CPU. Default: one for each usable core."),
 ]
 _Resume = Annotated[
     bool,
@@ -113,14 +124,16 @@ Overwrite = Annotated[
     bool,
     typer.Option(
         "--overwrite",
-        help="Replace an existing C when the new one is complete, whatever the old file contains, also if it is A or B.",
+        help="Replace an existing file C when the new one is complete. The old file may contain anything, and may "
+        "be A or B.",
     ),
 ]
 _Verify = Annotated[
     bool,
     typer.Option(
         "--verify",
-        help="Check the finished C by random vectors, in O(n²) operations: A and C are read once, B two or three times.",
+        help="Check the finished C with random vectors, in O(n²) operations. A and C are read once, B two or three "
+        "times.",
     ),
 ]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan, and multiply nothing.")]
@@ -129,15 +142,16 @@ _Record = Annotated[
     typer.Option(
         "--json",
         metavar="FILE",
-        help="Write a record: plan, prediction, measurement, machine. - is standard output, and everything else goes to "
-        "standard error.",
+        help="Write a record of the plan, the prediction, the measurement and the machine. - is standard output; "
+        "everything else then goes to standard error.",
     ),
 ]
 _Timeline = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Write a timeline, one piece of work per line (JSON), which report draws; with --dry-run the predicted one.",
+        help="Write a timeline as JSON, with one read, copy or multiplication per line; tilewright report draws "
+        "it. With --dry-run it is the predicted timeline.",
     ),
 ]
 
@@ -166,12 +180,12 @@ def multiply_command(
     """Multiply matrices in files of any size: C = A·B.
 
     The plan is shown before anything runs: how C is cut into tiles, what will be read and written, and how long it will
-    take. A product that cannot fit in memory is refused at once.
+    take. If --memory is too little for the product, the command refuses at once.
 
     After an interruption (Ctrl-C, a full disk, kill -9) the finished tiles are kept. The same command with --resume
-    continues, unless A or B have changed. Without --resume the product begins again.
+    continues, unless A or B have changed. Without --resume the product starts from the beginning.
 
-    If the file C exists, the command refuses to run; --overwrite replaces the file.
+    If the file C exists, the command refuses to run, unless --overwrite is given.
 
     Example: tilewright multiply a.npy b.npy -o c.npy --memory 4GiB
     """

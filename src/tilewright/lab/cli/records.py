@@ -19,15 +19,17 @@ def compare_command(
     fail_slower: Annotated[
         str,
         typer.Option(
-            metavar="PERCENT", help="Changes below this are ignored. The exit code is 1 if a cell is slower by more."
+            metavar="PERCENT",
+            help="Ignore changes smaller than this. The exit code is 1 if a cell became slower by more than this.",
         ),
     ] = "3%",
     json_file: Json = None,
 ) -> None:
     """Compare two record files: what became faster or slower.
 
-    Every cell that both files have is FASTER, SLOWER, SAME or UNCLEAR, judged from the raw samples. Files of different
-    machines are refused. The exit code is 1 if a cell became slower or wrong, or was lost.
+    A cell is one kernel, size, dtype and number of threads. Each cell that both files have is judged from its raw
+    samples: FASTER, SLOWER, SAME or UNCLEAR. Files of different machines are refused. The exit code is 1 if a cell
+    became slower or wrong, or is missing in the newer file.
     """
     from ...records.bench import read_records
     from ...records.compare import compare
@@ -49,27 +51,32 @@ def report_command(
         list[Path],
         typer.Argument(
             metavar="FILES",
-            help="Record files of bench, from any machines; or files that explain --json, multiply --timeline, scale --json "
-            "or benchmarks/record_accuracy.py wrote.",
+            help="Record files of tilewright bench, from any machines. Or files that one of these wrote: explain "
+            "--json, multiply --timeline, scale --json, benchmarks/record_accuracy.py.",
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
         "report.html"
     ),
     figures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Also write the charts as SVG and PNG, or a timeline as SVG.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Also write the charts to this folder, as SVG and PNG; a timeline is written as SVG."
+        ),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Also write a timeline as a trace, for https://ui.perfetto.dev."),
+        typer.Option(
+            metavar="FILE", help="Also write a timeline as a trace file, which https://ui.perfetto.dev shows."
+        ),
     ] = None,
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the page.")] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="The title of the page.")] = None,
 ) -> None:
-    """One self-contained page from record files.
+    """Make one self-contained HTML page from record files.
 
-    It holds charts, the ladder, the table and the environment, and needs no network. Explanations give the page of
-    explain, timelines a picture of when each piece of a streamed product ran, points of scaling and records of accuracy
-    their own charts.
+    The page holds charts, the ladder, the table and the environment, and needs no network. From files of explain --json
+    it is the page of tilewright explain. From files of multiply --timeline it is a picture of when each read, copy and
+    multiplication ran. Files of scale --json and records of accuracy have their own charts.
     """
     from ...records.accuracy import KIND as ACCURACY
     from ...records.accuracy import read_accuracy

@@ -9,7 +9,8 @@ import typer
 from .application import app
 
 _Program = Annotated[
-    list[str], typer.Argument(metavar="PROGRAM", help="A script, or -m and a module; then its own arguments.")
+    list[str],
+    typer.Argument(metavar="PROGRAM", help="A script, or -m and a module, followed by the program's own arguments."),
 ]
 
 
@@ -17,7 +18,7 @@ _Program = Annotated[
 def run_command(program: _Program) -> None:
     """Run a Python program while Tilewright multiplies for NumPy.
 
-    Every a @ b of the program is computed as after tilewright.accelerate_numpy().
+    Every a @ b of NumPy arrays in the program is computed as after a call of tilewright.accelerate_numpy().
     """
     from ...errors import UsageError
 

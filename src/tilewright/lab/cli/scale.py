@@ -16,39 +16,43 @@ MOST_WORKERS = 4096
 
 _Sizes = Annotated[
     str,
-    typer.Argument(metavar="SIZE", help="N or MxNxK (C is M×N); several are joined by commas, such as 131072,524288."),
+    typer.Argument(metavar="SIZE", help="N or MxNxK (C is M×N). Join several sizes by commas, such as 131072,524288."),
 ]
 _Workers = Annotated[str, typer.Option(metavar="LIST", help=f"Numbers of workers, each at most {MOST_WORKERS:,}.")]
 _Flops = Annotated[
-    str, typer.Option(metavar="RATE", help="Operations a second of a worker, such as 50TFLOPS, 800GFLOPS or 50e12.")
+    str, typer.Option(metavar="RATE", help="Operations per second of a worker, such as 50TFLOPS, 800GFLOPS or 50e12.")
 ]
-_Memory = Annotated[str, typer.Option(metavar="SIZE", help="Memory of a worker that blocks may take.")]
+_Memory = Annotated[
+    str, typer.Option(metavar="SIZE", help="The memory of a worker that blocks of the matrices may take.")
+]
 _Link = Annotated[
-    str, typer.Option(metavar="RATE", help="Bytes a second of a worker's link in each direction, such as 50GB/s.")
+    str,
+    typer.Option(metavar="RATE", help="Bytes per second of a worker's network link in each direction, such as 50GB/s."),
 ]
 _Storage = Annotated[
     str,
     typer.Option(
         metavar="RATE",
-        help="Bytes a second that are read from storage, and as many that are written: for each worker, such as "
-        "1GB/s/worker, or for all workers together, such as 200GB/s.",
+        help="Bytes per second that can be read from storage; the same number can be written. Give it for each "
+        "worker, such as 1GB/s/worker, or for all workers together, such as 200GB/s.",
     ),
 ]
 _Where = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="Where A, B and C are: in storage, or in the memory of the workers' hosts, of which each has a share.",
+        help="Where A, B and C are stored: storage, or workers. With workers they are divided among the memories "
+        "of the workers' hosts.",
     ),
 ]
 _Dtype = Annotated[str, typer.Option(metavar="NAME", help="float32 or float64.")]
-_Task = Annotated[str, typer.Option(metavar="TIME", help="Time that the scheduler needs for each tile.")]
+_Task = Annotated[str, typer.Option(metavar="TIME", help="The time that the scheduler takes for each tile.")]
 _Weak = Annotated[
     bool,
     typer.Option(
         "--weak",
-        help="Weak scaling: SIZE is for the first number of workers. It grows with the workers, so that the memory for A, B "
-        "and C is the same for each worker.",
+        help="Weak scaling: SIZE is the size for the first number of workers. With more workers the size grows, so "
+        "that A, B and C take the same memory on each worker.",
     ),
 ]
 _Record = Annotated[
@@ -56,8 +60,8 @@ _Record = Annotated[
     typer.Option(
         "--json",
         metavar="FILE",
-        help="Write a record, one number of workers a line, which report draws; an existing FILE is replaced. "
-        "- is standard output, and the table goes to standard error.",
+        help="Write a record with one line for each number of workers; tilewright report draws it. An existing "
+        "FILE is replaced. - is standard output; the table then goes to standard error.",
     ),
 ]
 
@@ -76,13 +80,14 @@ def scale_command(
     weak: _Weak = False,
     json_file: _Record = None,
 ) -> None:
-    """How a product scales on a cluster of given rates, simulated.
+    """Simulate how a product scales on a cluster with given rates.
 
-    Nothing is multiplied. For each number of workers the product is planned as a run on a cluster would be, and the run is
-    simulated: tiles, the bytes of every block, and the time in which workers wait.
+    Nothing is multiplied. For each number of workers, the product is planned as for a real cluster, and its run is
+    simulated: every tile, the bytes of every block, and the time in which workers wait.
 
-    Efficiency is the share of the operations that all workers could do in that time. A worker moves bytes into and out of
-    its memory; beside them are the least for its tiles. A plan uses fewer workers where more would not be 10 % faster.
+    Efficiency is the number of operations of the product, divided by the number that all workers could do in the same
+    time. The table shows the bytes that a worker moves into and out of its memory, and beside them the least that its
+    tiles need. If more workers would make the product less than 10 % faster, the plan uses fewer workers.
 
     Example: tilewright scale 131072 --workers 4,16,64 --where workers
     """

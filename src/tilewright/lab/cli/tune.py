@@ -12,33 +12,57 @@ from .application import Console, app, check_writeable
 
 _Kernel = Annotated[
     str,
-    typer.Argument(metavar="KERNEL", help="A name, such as cpu/packed or cuda/shared_tile, or a file: my.cu, my.py."),
+    typer.Argument(
+        metavar="KERNEL",
+        help="The name of a kernel, such as cpu/packed or cuda/shared_tile, or a file, such as my.cu or my.py.",
+    ),
 ]
 _Size = Annotated[
     str | None,
-    typer.Option("--size", metavar="SIZE", help="N, or MxNxK (C is M×N). Default: 2048, on a GPU 4096."),
+    typer.Option(
+        "--size", metavar="SIZE", help="The size of the product: N, or MxNxK (C is M×N). Default: 2048, on a GPU 4096."
+    ),
 ]
-_Dtype = Annotated[str | None, typer.Option(metavar="NAME", help="Default: float32, or what the kernel takes.")]
-_Budget = Annotated[str, typer.Option(metavar="TIME", help="How long to try combinations, such as 30s or 5min.")]
+_Dtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The dtype to tune for. Default: float32, or another one if the kernel does not take float32.",
+    ),
+]
+_Budget = Annotated[
+    str, typer.Option(metavar="TIME", help="How long to try combinations of parameters, such as 30s or 5min.")
+]
 _Limit = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Give up on a combination that takes longer. Default: 10s, on a GPU 1s."),
+    typer.Option(
+        metavar="TIME", help="Skip a combination if one product takes longer than this. Default: 10s, on a GPU 1s."
+    ),
 ]
-_Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Seed of the operands and of the order of trial.")]
+_Seed = Annotated[
+    int,
+    typer.Option(
+        metavar="NUMBER", help="The seed of the random operands, and of the order in which combinations are tried."
+    ),
+]
 _Threads = Annotated[
     int | None,
-    typer.Option(metavar="NUMBER", help="For a kernel on the CPU: threads while it is measured. Default: 1."),
+    typer.Option(metavar="NUMBER", help="The number of threads while a kernel on the CPU is measured. Default: 1."),
 ]
 _Reset = Annotated[
-    bool, typer.Option("--reset", help="Measure nothing: remove the cached blocking for the CPU, and compute it again.")
+    bool,
+    typer.Option(
+        "--reset",
+        help="Measure nothing. Remove the cached block sizes for the CPU, and compute them from the caches again.",
+    ),
 ]
 _Records = Annotated[
     Path | None,
     typer.Option(
         "--json",
         metavar="FILE",
-        help="Write one record per line, for each combination; compare and report read the file. "
-        "- is standard output, and the table goes to standard error.",
+        help="Write one line with a record for each combination; tilewright compare and tilewright report read the "
+        "file. - is standard output; the table then goes to standard error.",
     ),
 ]
 
@@ -57,13 +81,15 @@ def tune_command(
 ) -> None:
     """Find the best parameters of a kernel on this machine.
 
-    CUDA kernels: the combinations that the header allows are tried in random order until the budget is used up. Then the
-    best eight are measured in turns. The best one is cached for this kernel, GPU, dtype and sizes near this one.
+    For a CUDA kernel, the combinations of parameters that its header allows are tried in random order until the budget
+    is used up. Then the best eight are measured in turns. The best one is cached for this kernel, GPU and dtype, and
+    for similar sizes.
 
-    CPU kernels: tile and blocks are computed from the caches, and choices near them are measured in turns with them. The
-    best one is cached for this machine, for all dtypes and sizes, if it is faster by more than the noise.
+    For a CPU kernel, the sizes of tile and blocks are computed from the caches. Similar sizes are measured in turns
+    with them. If the best ones are faster by more than the noise, they are cached for this machine, for all dtypes and
+    sizes of products.
 
-    Each result is verified. The exit code is 1 if one is wrong.
+    Each result is verified. The exit code is 1 if a result is wrong.
     """
     from ..terminal import TuneProgress, show_tuned, show_tuned_blocking
     from ..tune import session as tune_session

@@ -213,49 +213,52 @@ Overlap = tuple[int, slice]
 def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: float | str | None = None) -> da.Array:
     """The product of two Dask arrays as a lazy Dask array.
 
-    Nothing is computed before ``compute`` or a similar function is called, and then only the chunks that are needed.
+    Nothing is computed until Dask computes the result, and then only the chunks that are needed.
 
     Parameters
     ----------
     x : Dask or NumPy array of shape (m, k)
-        The left operand, with any dtype that ``multiply`` accepts, and with chunks of any sizes.
+        The left operand, with any dtype that ``multiply`` takes and chunks of any sizes.
     y : Dask or NumPy array of shape (k, n)
         The right operand.
     memory : int or str, optional
-        The most memory that each task may take: bytes, or a text such as "1GiB". With more memory, tasks are
-        larger and less data is moved. A task multiplies on one thread. It needs memory for two copies of a tile of C
-        and for panels of both operands. By default a task may take 40 % of the memory for one thread. If there is a
-        ``distributed.Client``, this is the memory of the smallest worker, less the memory of its process, divided
-        by its threads. Otherwise the free memory of this machine is divided.
+        The most memory that each task may take: bytes, or a text such as "1GiB". A task multiplies on one thread. It
+        needs memory for two copies of a tile of C and for panels of both operands. The default is computed from the
+        smallest worker: its memory less what its process takes, divided by its threads, and of this 40 %. Without a
+        ``distributed.Client`` it is computed from this machine's free memory instead. Larger tasks move less data.
 
     Returns
     -------
     Dask array of shape (m, n)
-        The product, with the dtype to which ``multiply`` promotes the operands. Its chunks are as large as the
-        memory of a task allows, and independent of the operands' chunks.
+        The product, with the dtype to which ``multiply`` promotes the operands. Its chunks do not depend on the
+        operands' chunks; they are as large as ``memory`` allows.
 
     Raises
     ------
     ShapeError
-        The operands have different k, or chunks of unknown sizes.
+        The operands differ in k, or the sizes of chunks are unknown.
     DTypeError
         An operand has a dtype that cannot be multiplied.
     OperandError
-        The chunks of an operand are not NumPy arrays.
+        The chunks are not NumPy arrays.
     MemoryLimitError
-        ``memory`` is too small; the message says how much is needed.
+        ``memory`` is too little; the message says how much is needed at least.
     UsageError
         ``memory`` is not a number of bytes.
     UnavailableError
         Dask is not installed, or Dask's query planning for arrays is on.
 
+    See Also
+    --------
+    multiply : Multiplies on a cluster at once, with ``cluster``.
+    tilewright.matmul : Multiplies arrays in memory.
+
     Notes
     -----
-    The bits of the result depend only on the shape, the dtype and the kernel, which is the same for all processors
-    of one kind. Chunks, workers, ``memory`` and lost workers do not change them. The bits are those of
-    ``multiply(..., device="cpu")``, with one exception: C has at most 4096² elements, and k is at least 8192 and
-    at least 16 times as long as the sides of C. In this case several workers share the sum over k, and their sums
-    are added in another fixed order.
+    The bits of the result depend only on the shape, the dtype and the kernel, which is the same on processors of one
+    kind. Chunks, workers, ``memory`` and lost workers do not change the bits. They are the bits of ``multiply(...,
+    device="cpu")``, with one exception: C has at most 4096² elements, and k is at least 8192 and 16 times as long as
+    C's sides. Then workers share the sum over k, and add their sums in another order.
 
     Examples
     --------

@@ -54,46 +54,52 @@ def open_matrix(
     storage_options: Mapping[str, Any] | None = None,
     axes: Any = None,
 ) -> Source:
-    """Open a matrix to read: a file in the format of its suffix, or an array in memory.
+    """Open a matrix for reading: a file, whose suffix gives its format, or an array in memory.
 
-    A file can also be at a URL that fsspec can read, such as "s3://bucket/a.npy" or "https://host/a.zarr". It is then
-    read by ranges of bytes. If the array is a memory map of a whole ``.npy`` file, the file is read instead.
+    A file may be at any URL that fsspec reads, such as "s3://bucket/a.npy" or "https://host/a.zarr"; only the ranges of
+    bytes that are needed are read. A memory map of a whole ``.npy`` file counts as that file.
 
     Parameters
     ----------
     where : path or array
-        The file or the array. A text after a colon ("data.h5:/group/a", "model.safetensors:weight") is the ``name``.
+        The file, or the array. Text after a colon is the ``name``: "data.h5:/group/a", "model.safetensors:weight".
     shape : tuple of int, optional
-        The shape. A raw file needs it, and is read as row-major. For other files it is compared with the file's shape.
+        The shape. It is required for raw files, which are row-major. For other files it is compared with the file's
+        shape.
     dtype : dtype or str, optional
-        The dtype of the elements. A raw file needs it. For other files it is compared with the file's dtype.
+        The dtype of the elements. It is required for raw files. For other files it is compared with the file's dtype.
     name : str, optional
-        The name of the matrix to read, if the file contains several.
+        The name of the matrix, for a file that holds several.
     storage_options : mapping, optional
-        Arguments for the file system of a URL, such as credentials. Otherwise fsspec looks for credentials in its
-        configuration and in the environment.
+        Arguments for fsspec's file system, for a file at a URL. Without credentials here, fsspec finds them in its
+        configuration and the environment.
     axes : two lists of int, optional
-        The axes that become rows and the axes that become columns, for an array with any number of axes. The axes of
-        each list are merged in row-major order. ``([1], [0])`` reads a matrix as its transpose.
+        Turns an array of any number of axes into a matrix: the list of axes that become rows, and the list of axes that
+        become columns. The axes of each list are merged in row-major order. ``([1], [0])`` gives the transpose of a
+        matrix.
 
     Returns
     -------
     Source
-        An open matrix with ``shape``, ``dtype``, ``read(rows, columns, into)`` and ``close()``. It can be an operand
-        of ``multiply``.
+        An open matrix with ``shape``, ``dtype``, ``read(rows, columns, into)`` and ``close()``. It can be an operand of
+        ``multiply``.
 
     Raises
     ------
     FileError
-        The file does not exist, is truncated, damaged or unreachable, or this process may not read it.
+        A file is missing, truncated, damaged or unreachable, or this process may not read it.
     ShapeError
-        The array is not a matrix, or has another shape than the stated one.
+        The array is not a matrix.
     DTypeError
         A dtype that cannot be multiplied.
     UsageError
-        The suffix or the name is unknown, or ``axes`` are not the axes of the array.
+        The suffix or the name is unknown, or ``axes`` do not fit the array.
     UnavailableError
         The library of the format or of the URL is not installed.
+
+    See Also
+    --------
+    multiply : Multiplies such a matrix.
 
     Examples
     --------

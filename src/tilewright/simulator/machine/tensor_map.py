@@ -147,41 +147,46 @@ def element_bytes(kind: str) -> int:
 
 
 class TensorMap:
-    """An array as the copy engine sees it, and the box of it that one copy moves.
+    """A tensor map: an array as the GPU's copy engine sees it, and the box of it that one copy moves.
 
-    It is the argument for a kernel's parameter ``const __grid_constant__ CUtensorMap``, for a pointer to such a
-    map, or a member of a list that is passed as a structure or array. Outside the array a load gives ``oob_fill``.
+    Pass it as the argument for a kernel's parameter ``const __grid_constant__ CUtensorMap`` or for a pointer to such a
+    map. It can also be a member of a list that is passed as a structure or array. Elements outside the array are loaded
+    as ``oob_fill``.
 
     Parameters
     ----------
     array : array
-        The memory: a C-contiguous NumPy array, which the kernel may read and write like any other argument.
+        A C-contiguous NumPy array, which the kernel may read and write like any other argument.
     box_dim : sequence of int
-        The sides of the box, in elements, at most 256 each, in the order of the array's dimensions: outermost
+        The sides of the box in elements, each at most 256. They are in the order of the array's dimensions, outermost
         first, as in ``cuda.core``.
     shape : sequence of int, optional
-        The sides of a part of the array. By default it is the whole array.
+        The shape of the part of the array that the map describes. The default is the whole array.
     strides : sequence of int, optional
         The strides of that part, in bytes.
     offset : int, default: 0
         The byte at which that part begins.
     element_strides : sequence of int, optional
-        With s, a copy moves every s-th element of a box along that dimension.
+        One number for each dimension: with s, a copy moves every s-th element of the box along that dimension.
     data_type : str, optional
-        The type of the elements, where the array's own does not say it: "bf16" for 16-bit words, "tf32" for
-        float32.
+        The type of the elements, if the array's dtype does not state it: "bf16" for 16-bit words, "tf32" for float32.
     swizzle : int, default: 0
-        0, 32, 64 or 128: bytes of the rows within which chunks of 16 bytes change places in shared memory.
+        0, 32, 64 or 128: the swizzle mode of the tensor map. Within rows of this many bytes, chunks of 16 bytes are
+        permuted in shared memory.
     oob_fill : str, default: "zero"
-        What a load gives outside the array: "zero" or "nan".
+        The value of elements outside the array: "zero" or "nan".
 
     Raises
     ------
     UsageError
-        What the driver refuses too: an address or stride that is no multiple of 16 bytes, a box whose innermost
-        side is no multiple of 16 bytes or wider than the swizzle.
+        The map breaks a rule of the CUDA driver: an address or stride is not a multiple of 16 bytes, or the innermost
+        side of the box is not a multiple of 16 bytes or is wider than the swizzle.
     OperandError
-        An array that is not C-contiguous, or of a type that no map has.
+        The array is not C-contiguous, or a tensor map cannot have its dtype.
+
+    See Also
+    --------
+    microscope : Runs kernels that take tensor maps.
 
     Examples
     --------
@@ -260,7 +265,7 @@ class TensorMap:
             raise UsageError(f"TensorMap: shape and strides reach {end} bytes into an array of {array.nbytes}")
 
     def encoded(self, address: int) -> bytes:
-        """The 128 bytes of the kernel's parameter, if the array lies at this address."""
+        """The 128 bytes of the kernel's parameter, for an array at this address."""
         return replace(self.tensor, address=address + self.offset).encode()
 
     def __repr__(self) -> str:

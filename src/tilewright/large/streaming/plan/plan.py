@@ -23,7 +23,7 @@ from .schedule import Schedule
 
 @dataclass(frozen=True, repr=False)
 class StreamPlan(Plan):
-    """How a product is cut, how its blocks are copied, and the predicted time. ``print`` shows all of it.
+    """How a product larger than memory is cut and copied, and its predicted time; ``print`` shows all of it.
 
     Attributes
     ----------
@@ -38,24 +38,30 @@ class StreamPlan(Plan):
     order : str
         The order of the tiles.
     slots : Slots
-        The numbers of blocks of A, blocks of B and tiles of C that fit in the memory where they are multiplied.
+        The numbers of blocks that fit into the memory where they are multiplied.
     host_slots : int
-        The number of blocks that are cached in the host's memory.
+        The number of blocks that fit into the host's memory.
     regions : tuple of tuples of tiles
-        The tiles that each device computes first.
+        The tiles that each device computes.
     cost : Cost
-        The bytes and seconds of the region that takes longest.
+        Bytes and seconds of the device that takes longest.
     rates : Rates
-        The rates from which the time is predicted.
+        The measured rates from which the time is predicted.
     room : Room
-        The memory within which the blocks must fit.
+        The memory that the plan may use.
     alone_s : float or None
-        The predicted seconds with one device, if the plan uses several.
+        The predicted seconds on a single device; None if the plan has only one.
     layers : tuple of two int
-        The number of layers of k, and the number of workers that share them. ``cost`` is that of one worker.
+        The number of layers into which k is cut, and the number of workers that share them. ``cost`` is then the cost
+        of one worker.
     gram, triangle : bool
-        ``gram``: whether C is known to be symmetric. ``triangle``: whether only one triangle is computed and then
-        copied to the other.
+        Whether C is known to equal its transpose; and whether only one triangle of it is computed, and copied to the
+        other.
+
+    See Also
+    --------
+    plan_multiply : Returns such a plan.
+    tilewright.product.plan.Plan : What all plans have in common.
     """
 
     grid: Grid
@@ -90,11 +96,10 @@ class StreamPlan(Plan):
         result: str,
         gram: bool = False,
     ) -> StreamPlan:
-        """Return the same plan with its kernel, ``devices`` and dtypes. Each region is computed by one device, in the order
-        of ``devices``.
+        """This plan with a kernel, dtypes and ``devices``. Each device computes one region; the first devices take the
+        first regions.
 
-        ``workers`` is a line of text about the cluster whose workers have these devices.
-        """
+        ``workers`` is a line of text about the workers of a cluster, to which the devices belong."""
         named = replace(self, choice=choice, devices=tuple(devices), workers=workers)
         return replace(named, stored=tuple(stored), result=result, gram=gram)
 
@@ -106,7 +111,8 @@ class StreamPlan(Plan):
 
     @property
     def every_tile(self) -> list[Tile]:
-        """All tiles of C that this product computes, including those that earlier runs have finished."""
+        """All tiles of C, including those that earlier runs computed; for a triangle only the tiles that are
+        computed."""
         tiles = ORDERS["rows"](*self.grid.tiles)
         return below_diagonal(tiles) if self.triangle else tiles
 
@@ -130,38 +136,38 @@ class StreamPlan(Plan):
         return tuple(tile for region in self.regions for tile in region)
 
     def schedule(self) -> Schedule:
-        """The schedule of one place that computes all tiles."""
+        """The steps of a single device that computes all tiles."""
         return Schedule.of(self.grid, self.slots, self.tiles)
 
     def host_cache(self, schedule: Schedule) -> HostCache:
-        """Return which blocks the host caches while ``schedule`` runs."""
+        """The blocks that the host caches while ``schedule`` runs."""
         return cache_blocks(schedule.loads, self.host_slots)
 
     @property
     def place_bytes(self) -> int:
-        """The bytes that blocks and tiles take in the memory where they are multiplied."""
+        """Bytes that blocks and tiles take in the memory where they are multiplied."""
         return place_elements(self.grid, self.slots, self.room.planes) * self.itemsize
 
     @property
     def host_bytes(self) -> int:
-        """The bytes that cached blocks take in the host's memory."""
+        """Bytes that cached blocks take in the host's memory."""
         return self.host_slots * block_elements(self.grid) * self.itemsize
 
     @property
     def moved_bytes(self) -> list[int]:
-        """The bytes that are copied into and out of each place, if every place computes only its own region."""
+        """Bytes copied into and out of each device's memory, if each device computes exactly its own region."""
         if len(self.regions) == 1:
             return [self.cost.in_bytes + self.cost.out_bytes] * self.layers[1]
         return [self._moved(region) * self.itemsize for region in self.regions]
 
     @property
     def sharers(self) -> dict[str, float]:
-        """The average number of places that share one read of a block, for each operand."""
+        """For each operand, the average number of devices that share one read of a block."""
         return places_per_block(self.regions, self.rates.peers)
 
     @property
     def read_bytes(self) -> int:
-        """The bytes of A and B that all places read."""
+        """Bytes of A and B that all devices read."""
         if len(self.regions) == 1:
             return self.cost.read_bytes
         shared = self.sharers
@@ -176,19 +182,15 @@ class StreamPlan(Plan):
 
     @property
     def least_bytes(self) -> int:
-        """The minimum of bytes that must be copied into and out of the memories where blocks are multiplied, by the I/O
-        lower bound.
-        """
+        """The fewest bytes that must be copied into and out of the memories where blocks are multiplied, by the I/O
+        lower bound."""
         room = self.room.for_blocks(self.grid) // self.itemsize
         return sum(_least(self.grid, region, room) for region in self.regions) * self.itemsize
 
     @property
     def least_read_bytes(self) -> int:
-        """The minimum of bytes of A and B that must be read.
-
-        It holds for a memory as large as that of the place and the host's cache together, or as that of all GPUs that copy
-        blocks from each other.
-        """
+        """The fewest bytes of A and B that must be read, by the I/O lower bound for the combined memory of device and
+        host, or of all devices that exchange blocks."""
         if len(self.regions) > 1 and self.rates.peers:
             room = len(self.regions) * self.room.place // self.itemsize
             return _least(self.grid, self.tiles, room) * self.itemsize - self.out_bytes
@@ -197,21 +199,21 @@ class StreamPlan(Plan):
 
     @cached_property
     def comes_once(self) -> bool:
-        """Whether the place with the largest region loads no block twice."""
+        """Whether the device with the longest region loads every block only once."""
         region = max(self.regions, key=lambda region: _area(self.grid, region))
         rows, columns = _sides(self.grid, region)
         return self.cost.in_bytes == (rows + columns) * self.grid.k * self.itemsize
 
     @property
     def bound(self) -> str:
-        """What takes most of the time: "compute", "reading" or "copying"."""
+        """The part of the work that takes most of the time: "compute", "reading" or "copying"."""
         if self.cost.compute_s >= self.cost.total_s / 2:
             return "compute"
         return "reading" if self.rates.read_bytes < self.rates.in_bytes else "copying"
 
     @property
     def error_bound(self) -> float:
-        """The bound of the error of every element, relative to |A||B|, if nothing overflows or underflows."""
+        """The largest possible error of an element, relative to |A||B|, if nothing overflows or underflows."""
         return blocks_bound(self.stored, self.result, self.compute, self.grid.k, self._part_of_k)
 
     @property
@@ -220,7 +222,7 @@ class StreamPlan(Plan):
 
     @property
     def all_rows(self) -> Rows:
-        """The lines of text that show the plan: the kernel and, if there is anything left to compute, ``rows``."""
+        """The labels and texts that ``print`` shows below the title; fewer if nothing is left to compute."""
         done = not self.tiles and self.grid.m and self.grid.n
         return [("nothing is left to do", "")] if done else super().all_rows
 
