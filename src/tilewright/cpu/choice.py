@@ -47,9 +47,11 @@ def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "
     bound γ_k·(|A||B|) of the exact value, in the unit roundoff of its dtype. For narrower dtypes it is the unit
     roundoff of float32, plus one rounding. With "highest" float16, bfloat16, float32 and complex64 are computed in
     float64 or complex128 and rounded once, at half the speed or less. The bound has the unit roundoff of float64, plus
-    that one rounding. With "fast" or a number the cheapest path that keeps the bound is taken (``product.precision``).
-    With "highest" float64, complex128 and integers are computed as with "standard": no wider dtype exists, and integers
-    are exact modulo their size.
+    that one rounding.
+
+    With "fast" or a number the cheapest path that keeps the bound is taken (``product.precision``). With "highest"
+    float64, complex128 and integers are computed as with "standard": no wider dtype exists, and integers are exact
+    modulo their size.
 
     ``operands`` is the dtype of the operands, if it is narrower than the dtype of the product. Then a kernel is taken
     that multiplies the narrower dtype and accumulates in the dtype of the product, if there is one.

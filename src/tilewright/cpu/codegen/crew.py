@@ -21,10 +21,11 @@ left. It waits for an owner that has begun, so no thread works for a call that h
 
 **The bell.** A sleeping owner reads nothing. So a second word, ``BELL``, counts its wake-ups: the lower half counts all
 of them, and the upper half those by which Python calls the owner back. To *ring* is to add to this word (acquire and
-release) and then to wake the thread that sleeps on it. The count is never reduced or reset. The owner repeats three
-steps: (1) It reads ``BELL`` (acquire). (2) It reads ``STATE``, and compares the upper half of the bell with the count
-that it had read before it looked into its inbox. (3) If there is nothing to do, it sleeps as long as the lower half of
-the bell is what it read in step 1.
+release) and then to wake the thread that sleeps on it. The count is never reduced or reset.
+
+The owner repeats three steps: (1) It reads ``BELL`` (acquire). (2) It reads ``STATE``, and compares the upper half of
+the bell with the count that it had read before it looked into its inbox. (3) If there is nothing to do, it sleeps as
+long as the lower half of the bell is what it read in step 1.
 
 **No wake-up is lost.** A thread that has work for an owner first writes the work, to the state or the inbox, and then
 rings. Linux orders the addition to the bell and the comparison of step 3. Suppose that the addition comes first. Then
@@ -33,11 +34,12 @@ another number, and the owner repeats the steps. If the comparison comes first, 
 waking thread looks for it, and is woken.
 
 This holds for any number of rings, by any thread, for any call. So a thread may ring on behalf of another thread, and
-may ring more often than needed: an owner that finds nothing stands by for a while and sleeps again. If a ring never
-comes, only time is lost, because the caller computes the whole call and takes it back. Only jobs of Python wait for an
-owner, and ``Worker.give`` itself rings for each of them, whatever the state is. (After 2³² rings between steps 1 and 3
-the lower half would have the same value again. But its overflow adds to the upper half, so the owner returns to Python,
-finds an empty inbox and comes back.)
+may ring more often than needed: an owner that finds nothing stands by for a while and sleeps again.
+
+If a ring never comes, only time is lost, because the caller computes the whole call and takes it back. Only jobs of
+Python wait for an owner, and ``Worker.give`` itself rings for each of them, whatever the state is. (After 2³² rings
+between steps 1 and 3 the lower half would have the same value again. But its overflow adds to the upper half, so the
+owner returns to Python, finds an empty inbox and comes back.)
 
 **The wake-up tree.** A wake-up takes the waking thread some microseconds. So a caller makes only a few. Each owner that
 begins makes the same number of further wake-ups for the call before it computes; a counter in the call distributes the

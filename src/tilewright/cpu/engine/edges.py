@@ -34,10 +34,12 @@ def compiled_tile(blocks: PackedBlocks, *, lean: Callable[[], int] = LEAN) -> Ca
 
     ``x`` is the tile's number in its band, and ``near`` is a ``jobs.Near``. If tiles are ``lean``, the first tile of a
     band prefetches the sliver, so it is in L2 for the other tiles. If rows of A are in L2, too, the other tiles
-    prefetch neither. Without these prefetches, products of float64 take 2 to 5 % less time on a Xeon whose cores each
-    run another program as well. Instead, each iteration of the other tiles prefetches a line of the next sliver, if
-    there is one. With both changes, products from 768³ on take 5 to 9 % less time on one thread of a Xeon with 2 MB of
-    L2, and up to 3 % more on Zen 4.
+    prefetch neither.
+
+    Without these prefetches, products of float64 take 2 to 5 % less time on a Xeon whose cores each run another program
+    as well. Instead, each iteration of the other tiles prefetches a line of the next sliver, if there is one. With both
+    changes, products from 768³ on take 5 to 9 % less time on one thread of a Xeon with 2 MB of L2, and up to 3 % more
+    on Zen 4.
     """
     chosen = blocks.chosen
     mr, nv, bits, unroll = chosen.mr, chosen.nv, chosen.vector_bits, chosen.unroll

@@ -8,10 +8,11 @@ list of jobs. A shared counter gives each thread of a group the next job:
 
 A phase is KC steps of k for a panel of columns of C. The jobs that pack B for the next phase are in the middle of this
 phase, and write to the other of two buffers. So a panel is packed long before it is needed, and a late thread finds
-work instead of waiting at a barrier. A job waits only for earlier jobs of its list, so threads cannot deadlock. When
-the list of a group is done, its threads help with the list of the next group. The phases of an element of C are added
-in order, each as one chain of multiply-adds. So the bits of the element depend neither on the number of threads nor on
-how m and n are cut.
+work instead of waiting at a barrier.
+
+A job waits only for earlier jobs of its list, so threads cannot deadlock. When the list of a group is done, its threads
+help with the list of the next group. The phases of an element of C are added in order, each as one chain of
+multiply-adds. So the bits of the element depend neither on the number of threads nor on how m and n are cut.
 
 The jobs of a phase are bands of rows of C, which are cut into parts of a panel's columns. A thread takes the next part
 of the band whose rows of A it packed last. If that band has no part left, the thread takes a part of the next band that

@@ -7,8 +7,10 @@ So the error bound is that of float32, but the last bits differ from those of ``
 Denormal operands and sums would be treated as zeros. As in ``cpu/bfloat16_dots``, none can occur if the least magnitude
 in a block of A times the least magnitude in a sliver of B is not very small. Packing stores the least magnitude of A
 after the block. For B it only notes whether any element is below the square root of the bound; if one is, a pass over
-each sliver finds its least magnitude. If the product of both magnitudes is too small, vectors multiply in the same
-order. Their bits are the same unless a number is denormal, so the bits do not depend on how C is cut.
+each sliver finds its least magnitude.
+
+If the product of both magnitudes is too small, vectors multiply in the same order. Their bits are the same unless a
+number is denormal, so the bits do not depend on how C is cut.
 
 Between phases of k, a bfloat16 C is in the workspace as float32, as in ``cpu/half_floats``. A phase ends with an
 addition by vectors, which handles denormal numbers correctly.

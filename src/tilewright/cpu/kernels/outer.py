@@ -3,9 +3,11 @@
 At k = 4 an element of C costs 8 operations and 4 or 8 bytes, so the *writes* to memory determine the time. A store
 through the caches first fetches the line that it overwrites, so every byte of C is moved twice. Therefore a C larger
 than the caches is written by streaming stores, directly from the accumulators, at 41 GB/s instead of 25 GB/s; NumPy
-reaches 19 GB/s. Streaming stores need every row of C to begin at a multiple of the vector size. If C is not streamed,
-its rows are prefetched while their sums are computed. Otherwise a store to a part of a cache line would fetch the line
-only when the store executes. This prefetch makes the product 2 to 3 times as fast.
+reaches 19 GB/s.
+
+Streaming stores need every row of C to begin at a multiple of the vector size. If C is not streamed, its rows are
+prefetched while their sums are computed. Otherwise a store to a part of a cache line would fetch the line only when the
+store executes. This prefetch makes the product 2 to 3 times as fast.
 
 Nothing is packed, because k elements of a row of A and k rows of B stay in L1 or L2. A larger B is cut into strips of
 columns, and all columns of C that belong to a strip are computed before the next strip. A buffer for finished tiles,

@@ -2,11 +2,12 @@
 code.
 
 The general path (``runner``, ``Team.rally``) has an overhead of 40 µs. In that time two threads multiply matrices of
-200³. It is needed if Python must wake threads, and for everything unusual. On the fast path one call of machine code
-reads the arrays, posts the product to workers, and wakes as many sleeping workers as make the product faster. Then it
-computes its own part and waits for theirs. All of this takes 2 µs if the workers are polling. No Python code runs
-meanwhile, so no interrupt can occur, and no worker need be claimed. The C front remembers how products of a shape are
-shared, and shares later ones without any Python code.
+200³. It is needed if Python must wake threads, and for everything unusual.
+
+On the fast path one call of machine code reads the arrays, posts the product to workers, and wakes as many sleeping
+workers as make the product faster. Then it computes its own part and waits for theirs. All of this takes 2 µs if the
+workers are polling. No Python code runs meanwhile, so no interrupt can occur, and no worker need be claimed. The C
+front remembers how products of a shape are shared, and shares later ones without any Python code.
 """
 
 from __future__ import annotations
