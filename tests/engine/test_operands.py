@@ -285,7 +285,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "matmul.md"
 def mixes() -> list[tuple[str, str, str]]:
     """The table of the guide: a dtype, another one, that of their product."""
     lines = GUIDE.read_text(encoding="utf-8").splitlines()
-    start = lines.index("| bfloat16 beside | product |") + 2
+    start = lines.index("| bfloat16 with | product |") + 2
     rows = [line.strip("| ").split(" | ") for line in itertools.takewhile(str.strip, lines[start:])]
     return [("bfloat16", name, dtype) for names, dtype in rows for name in names.split(", ")]
 

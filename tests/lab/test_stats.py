@@ -400,7 +400,7 @@ def test_a_starved_library_makes_r_unknown_and_the_first_line_says_so() -> None:
         return captured.get().splitlines()
 
     first, *rest = shown(quiet, starving)
-    assert first == f"The machine was busy: R is unknown (?) for 1 of 2 cells. Such as cpu/packed at 64: {why}."
+    assert first == f"The machine was busy: R is unknown (?) for 1 of 2 cells. For example, cpu/packed at 64: {why}."
     assert any(line.split()[:4] == ["cpu/packed", "1", "0.0", "?"] for line in rest)
     assert any(line.split()[:4] == ["cpu/naive", "1", "0.0", "55.75"] for line in rest)
     assert not any("busy" in line for line in shown(quiet))

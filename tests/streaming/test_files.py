@@ -27,7 +27,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilewright import multiply
-from tilewright.errors import DTypeError, FileError, ShapeError, TilewrightError, UnavailableError, UsageError
+from tilewright.errors import (
+    DTypeError,
+    FileError,
+    ShapeError,
+    TilewrightError,
+    UnavailableError,
+    UsageError,
+    how_to_install,
+)
 from tilewright.large.files import (
     Sink,
     Source,
@@ -726,7 +734,7 @@ def test_a_missing_library_is_named(library: str, name: str, tmp_path: Path, mon
     (tmp_path / name).touch()
     monkeypatch.setitem(sys.modules, library, None)
     for act in (lambda: open_matrix(tmp_path / name), lambda: create_matrix(tmp_path / f"c{name}", (2, 2), "f4")):
-        with pytest.raises(UnavailableError, match=rf"needs {library}.*pip install 'tilewright\[files\]'"):
+        with pytest.raises(UnavailableError, match=f"needs {library}.*{re.escape(how_to_install('files'))}"):
             act()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -25,7 +26,7 @@ import tilewright as tw
 from support.command_line import is_one_line
 from support.file_server import FileServer, file_server
 from support.interrupted import interrupted_after
-from tilewright.errors import FileError, ResumeError, ShapeError, UnavailableError, UsageError
+from tilewright.errors import FileError, ResumeError, ShapeError, UnavailableError, UsageError, how_to_install
 from tilewright.large.files import Source, create_matrix, local_path, open_matrix, path_of_result, ranged, remote
 from tilewright.large.files import hdf5 as hdf5_files
 from tilewright.large.files.format import locate
@@ -532,7 +533,7 @@ def test_libraries_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) -
             open_matrix(f"memry://{name}")
     monkeypatch.setitem(sys.modules, "fsspec", None)
     for name in ("a.npy", "a.zarr", "a.h5"):
-        with pytest.raises(UnavailableError, match=r"needs fsspec, .* pip install 'tilewright\[cluster\]'"):
+        with pytest.raises(UnavailableError, match=f"needs fsspec, .* {re.escape(how_to_install('cluster'))}"):
             open_matrix(f"memory://{name}")
 
 

@@ -451,7 +451,7 @@ def occupancy_command(
         typer.Option(metavar="NAME", help="A GPU, such as T4. Repeatable. Default: all that are known."),
     ] = None,
 ) -> None:
-    """Show how many blocks a multiprocessor holds, and what limits their number.
+    """Show how many blocks a multiprocessor holds, and why.
 
     A block that no GPU can launch is refused: one with too many threads or registers, or too much shared memory.
     """
