@@ -143,5 +143,6 @@ def peers() -> str:
         f"the fastest library, divided by Tilewright's time on as many threads. The libraries are {names}. If R is above "
         f"1, Tilewright is faster. OpenBLAS at its best uses the fastest of its kernels for this processor. A question "
         f"mark means that the samples do not show whether OpenBLAS at its best or Tilewright is faster.\n\nTimes are "
-        f"medians. {environment['processor']}, {environment['cores']} cores. Record: {linked(CPU)}, made by `{command(environment)}`."
+        f"medians. {environment['processor']}, {environment['cores']} cores. Record: {linked(CPU)}, made by "
+        f"`{command(environment)}`."
     )
