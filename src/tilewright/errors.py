@@ -41,15 +41,15 @@ class UsageError(TilewrightError, ValueError):
 
 
 class KernelFileError(UsageError):
-    """A file without a kernel of its own, or one whose launch is not described. Below its first line the message has what to
-    paste into the file or the terminal."""
+    """A file that defines no kernel, or a file that does not describe the launch of its kernel. Below its first line,
+    the error message has the text to paste into the file or the terminal."""
 
     multiline = True
 
 
 class HeaderError(KernelFileError):
-    """A CUDA kernel without the comment that describes it, or with a wrong one. The message shows the lines that are
-    needed."""
+    """A CUDA kernel without the comment that describes it, or with a wrong one. The error message shows the lines that
+    the comment needs."""
 
 
 class RecordError(TilewrightError, ValueError):
@@ -67,7 +67,8 @@ class UnavailableError(TilewrightError, RuntimeError):
 
 
 class MemoryLimitError(TilewrightError, MemoryError):
-    """A product needs more memory than there is, or than it may use. The message says how much it needs."""
+    """A product needs more memory than there is, or than it may use. The error message says how much memory the product
+    needs."""
 
 
 class ClusterError(TilewrightError, RuntimeError):
@@ -102,7 +103,7 @@ class VerificationError(TilewrightError, ArithmeticError):
 
 
 class CompileError(TilewrightError, ValueError):
-    """The CUDA compiler refuses the source. The message quotes the compiler's errors, with file and line."""
+    """The CUDA compiler refuses the source. The error message quotes the compiler's errors, with file and line."""
 
     multiline = True
 
@@ -121,7 +122,7 @@ class CacheWarning(UserWarning):
 
 
 class LaunchError(TilewrightError, RuntimeError):
-    """A GPU refused or stopped a kernel. The message names the kernel, the launch and the cause."""
+    """A GPU refused or stopped a kernel. The error message names the kernel, the launch and the cause."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -41,7 +41,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | float = "standa
     Returns
     -------
     Tensor of shape (…, m, n)
-        The product. If an operand is a vector, the axis that was added to it is removed.
+        The product. If an operand is a vector, the axis that was added to it is removed from the result.
 
     Raises
     ------

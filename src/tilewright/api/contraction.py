@@ -290,8 +290,8 @@ def tensordot(
 ) -> Any:
     """The sum of products over axes of ``a`` and ``b``, with the semantics of ``numpy.tensordot``.
 
-    ``a``, ``b`` and ``out`` may also be paths of files, or arrays larger than memory. For files and such arrays, the call is
-    ``multiply(a, b, out, axes=axes)``, which writes ``out`` block by block and returns it.
+    ``a``, ``b`` and ``out`` may also be paths of files, or arrays larger than memory. For files and such arrays, the
+    call is ``multiply(a, b, out, axes=axes)``, which writes ``out`` block by block and returns it.
 
     Parameters
     ----------
@@ -598,7 +598,8 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float 
 
     Notes
     -----
-    The order is found by dynamic programming (Cormen et al., Introduction to Algorithms, 4th ed., 14.2).
+    The order of the products is found by dynamic programming (Cormen et al., Introduction to Algorithms, 4th ed.,
+    14.2).
 
     Examples
     --------

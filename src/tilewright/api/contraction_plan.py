@@ -129,7 +129,7 @@ class ContractionPlan:
 
     See Also
     --------
-    plan_einsum : Returns such a plan.
+    plan_einsum : Returns a ContractionPlan.
     tilewright.product.plan.Plan : The plan of a matrix product.
     """
 
@@ -154,7 +154,7 @@ class ContractionPlan:
 
     @property
     def count_of_slices(self) -> int:
-        """How many times the steps run: once for each slice."""
+        """The number of times that the steps run, which is the number of slices."""
         return math.prod(-(-self.sizes[label] // block) for label, block in self.slices)
 
     @cached_property

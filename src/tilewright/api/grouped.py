@@ -132,8 +132,9 @@ def grouped_matmul(
     Returns
     -------
     array of shape (m, n) or (G, m, n)
-        The products, or ``out`` itself if it was given. Rows or columns after the last group are zero in the result,
-        and are not read in the operands. If the groups are groups of k, the product of an empty group is zero, too.
+        The products, or ``out`` itself if it was given. Rows or columns of the result after the last group are zero.
+        Rows or columns of the operands after the last group are not read. If the groups are groups of k, the product of
+        an empty group is zero, too.
 
     Raises
     ------

@@ -173,7 +173,7 @@ def syrk(
     conjugate: bool = False,
     lower: bool | None = None,
 ) -> ArrayT:
-    """C ← α·A·Aᵀ + β·C in place, as ``syrk`` in BLAS. With ``conjugate`` it is ``herk``: C ← α·A·Aᴴ + β·C.
+    """C ← α·A·Aᵀ + β·C in place, as ``syrk`` in BLAS. With ``conjugate`` the function is ``herk``: C ← α·A·Aᴴ + β·C.
 
     Parameters
     ----------
