@@ -2,7 +2,7 @@
 ``torch.nn.Linear``.
 
 The functions have gradients of every order, ``torch.compile`` keeps each product as one node of its graph, and autocast
-has the same effect on them as on ``torch.matmul``. This module needs PyTorch 2.4 or later.
+has the same effect on the functions as on ``torch.matmul``. This module needs PyTorch 2.4 or later.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def gram(
 
     The result equals its transpose in every bit. With ``conjugate`` the result equals its conjugate transpose, and has
     a real diagonal. If the result has 64 rows or more, only one triangle is computed; each part of this triangle is
-    copied to the other one while the part is in a cache.
+    copied to the other triangle while the part is in a cache.
 
     ``a`` and ``out`` may also be paths of files, or matrices larger than memory, as in ``multiply``. A file, or a
     matrix larger than memory, is read block by block, and only once if the result fits into ``memory``.
