@@ -139,9 +139,10 @@ def peers() -> str:
     *most, last = [LINES[k] for k in LINES if any(r.kernel == k for r in records) and k != "tilewright/matmul"]
     names = f"{', '.join(most)} and {last}" if most else last
     return (
-        f"{table(rows)}\n\nEach cell has the GFLOPS of `tw.matmul(a, b, out=c)` and, in brackets, R: the time of the "
-        f"fastest of {names}, with the same number of threads, divided by Tilewright's. Above 1, Tilewright is faster. A "
-        f"question mark means that the samples do not decide between Tilewright and OpenBLAS at its best, with the "
-        f"fastest of its kernels for this processor. Times are medians. {environment['processor']}, "
-        f"{environment['cores']} cores. Record: {linked(CPU)}, made by `{command(environment)}`."
+        f"{table(rows)}\n\nEach cell has the GFLOPS of `tw.matmul(a, b, out=c)` and, in brackets, the ratio R: the time of "
+        f"the fastest library, divided by Tilewright's time on as many threads. The libraries are {names}. If R is above "
+        f"1, Tilewright is faster. OpenBLAS at its best uses the fastest of its kernels for this processor. A question "
+        f"mark means that the samples do not show whether OpenBLAS at its best or Tilewright is faster.\n\nTimes are "
+        f"medians. {environment['processor']}, {environment['cores']} cores. Record: {linked(CPU)}, made by "
+        f"`{command(environment)}`."
     )

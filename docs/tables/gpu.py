@@ -408,9 +408,10 @@ def gpu_arrays(name: str, double: str) -> str:
         cells = [f"{of[n]['gflops'] / 1000:.1f} ({of[n]['ratio']:.2f})" if n in of else "–" for n in sizes]
         rows.append([_asked(dtype), *cells])
     return (
-        f"{table(rows)}\n\nThe first number is the TFLOPS of `tw.matmul(a, b)`. The number in brackets is R, the time of "
-        f"`torch.matmul(a, b)` divided by the time of `tw.matmul(a, b)` in the same run. Each call gets other operands, "
-        f"as in a user's program, and TF32 is off. GPU: {known['gpu']}, with PyTorch {known['torch']}. Records: "
+        f"{table(rows)}\n\nThe first number of a cell is the TFLOPS of `tw.matmul(a, b)`. The number in brackets is R, the "
+        f"time of `torch.matmul(a, b)` divided by the time of `tw.matmul(a, b)` in the same run. No two calls in a row "
+        f"multiply the same operands, as in a user's program, and TF32 is off. GPU: {known['gpu']}, with PyTorch "
+        f"{known['torch']}. Records: "
         f'{linked(name)}, made by `{command(known)}`, and for float64 with `precision="ieee"` {linked(double)}.'
     )
 

@@ -1,7 +1,7 @@
-"""The errors that callers can cause. Each message says what was wrong, what was given, and what to do.
+"""The errors that callers can cause. Each error message says what was wrong, what was given, and what to do.
 
-All of them derive from ``TilewrightError``. Each one also derives from a built-in exception such as ValueError, so that
-a program can catch it without importing Tilewright.
+All classes of errors derive from ``TilewrightError``. Each class also derives from a built-in exception such as
+ValueError, so that a program can catch an error without importing Tilewright.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class TilewrightError(Exception):
 
 
 class ShapeError(TilewrightError, ValueError):
-    """The shapes cannot be multiplied: the operands differ in k, an operand is a scalar, or ``out`` has another
-    shape."""
+    """Arrays of the given shapes cannot be multiplied: the operands differ in k, an operand is a scalar, or ``out`` has
+    another shape."""
 
 
 class OperandError(TilewrightError, TypeError):
@@ -28,7 +28,8 @@ class OperandError(TilewrightError, TypeError):
 
 
 class ReadOnlyError(OperandError, ValueError):
-    """The array that should receive a product is read-only. Like NumPy's error for this, it is a ValueError."""
+    """The array that should receive a product is read-only. ReadOnlyError is a ValueError, as is NumPy's error for
+    read-only arrays."""
 
 
 class DTypeError(TilewrightError, TypeError):
@@ -40,15 +41,15 @@ class UsageError(TilewrightError, ValueError):
 
 
 class KernelFileError(UsageError):
-    """A file without a kernel of its own, or one whose launch is not described. Below its first line the message has what to
-    paste into the file or the terminal."""
+    """A file that defines no kernel, or a file that does not describe the launch of its kernel. Below its first line,
+    the error message has the text to paste into the file or the terminal."""
 
     multiline = True
 
 
 class HeaderError(KernelFileError):
-    """A CUDA kernel without the comment that describes it, or with a wrong one. The message shows the lines that are
-    needed."""
+    """A CUDA kernel without the comment that describes it, or with a wrong one. The error message shows the lines that
+    the comment needs."""
 
 
 class RecordError(TilewrightError, ValueError):
@@ -66,7 +67,8 @@ class UnavailableError(TilewrightError, RuntimeError):
 
 
 class MemoryLimitError(TilewrightError, MemoryError):
-    """A product needs more memory than there is, or than it may use. The message says how much it needs."""
+    """A product needs more memory than there is, or than it may use. The error message says how much memory the product
+    needs."""
 
 
 class ClusterError(TilewrightError, RuntimeError):
@@ -101,13 +103,14 @@ class VerificationError(TilewrightError, ArithmeticError):
 
 
 class CompileError(TilewrightError, ValueError):
-    """The CUDA compiler refuses the source. The message quotes the compiler's errors, with file and line."""
+    """The CUDA compiler refuses the source. The error message quotes the compiler's errors, with file and line."""
 
     multiline = True
 
 
 class RequirementError(TilewrightError, AssertionError):
-    """A launch does not keep a requirement of ``Observation.require``. The message names the source lines."""
+    """A launch does not keep a requirement of ``Observation.require``. The error message names the source lines that
+    are the cause."""
 
     exit_code = 1
     multiline = True
@@ -119,11 +122,11 @@ class CacheWarning(UserWarning):
 
 
 class LaunchError(TilewrightError, RuntimeError):
-    """A GPU refused or stopped a kernel. The message names the kernel, the launch and the cause."""
+    """A GPU refused or stopped a kernel. The error message names the kernel, the launch and the cause."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The last words of an error about an unknown name: similar names, or all known ones.
+    """Return the end of an error message about an unknown name: names that are similar to it, or all known names.
 
     >>> did_you_mean("cpu/naiv", ["cpu/naive", "cpu/blocked"])
     'did you mean cpu/naive?'
@@ -138,10 +141,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs an extra of this package from where the package itself was installed: an index, a file, a
-    repository or a checkout.
+    """Return the command that installs an extra of this package from the place from which the package itself was
+    installed: an index, a file, a repository or a checkout.
 
-    PEP 610 has the installer write that place into ``direct_url.json``, unless it was an index.
+    If the package was not installed from an index, the installer has written the place into ``direct_url.json`` (PEP
+    610).
     """
     import json
     from importlib.metadata import PackageNotFoundError, distribution

@@ -1,8 +1,9 @@
 """Products in JAX programs: ``matmul`` works under ``jax.jit``, ``jax.grad`` and ``jax.vmap``, on the host and on a
 GPU.
 
-For each product a compiled program calls Python with the addresses of its buffers. Nothing is copied to the host. On a
-GPU the product is submitted to the program's stream. Each call takes tens of microseconds on the host.
+For each product, a program that JAX has compiled calls Python with the addresses of its buffers. No array is copied to
+the host. On a GPU the product is submitted to the program's stream. Each call of Python takes tens of microseconds on
+the host.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["matmul"]
 def matmul(a: ArrayLike, b: ArrayLike, *, precision: str | float = "standard") -> jax.Array:
     """The product of two JAX arrays, with the shapes of ``jax.numpy.matmul``.
 
-    It works under ``jax.jit``, ``jax.grad`` and ``jax.vmap``.
+    The function works under ``jax.jit``, ``jax.grad`` and ``jax.vmap``.
 
     Parameters
     ----------

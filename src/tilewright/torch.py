@@ -2,7 +2,7 @@
 ``torch.nn.Linear``.
 
 The functions have gradients of every order, ``torch.compile`` keeps each product as one node of its graph, and autocast
-applies as it does to ``torch.matmul``. This module needs PyTorch 2.4 or later.
+has the same effect on the functions as on ``torch.matmul``. This module needs PyTorch 2.4 or later.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _AUTOCAST = ("cpu", "cuda")
 def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | float = "standard") -> torch.Tensor:
     """The product of two tensors, with gradients and the shapes of ``torch.matmul``.
 
-    Inside ``torch.autocast`` both operands are first rounded to autocast's dtype, except float64, as by
-    ``torch.matmul``. ``tilewright.matmul`` ignores autocast.
+    Inside ``torch.autocast`` both operands are first rounded to autocast's dtype, as by ``torch.matmul``; operands of
+    float64 are not rounded. ``tilewright.matmul`` ignores autocast.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | float = "standa
     Returns
     -------
     Tensor of shape (…, m, n)
-        The product. If an operand is a vector, the axis that was added to it is removed.
+        The product. If an operand is a vector, the axis that was added to it is removed from the result.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, precision: str | float = "standa
     See Also
     --------
     tilewright.matmul : Takes tensors too, with more options, and ignores autocast.
-    tilewright.torch.Linear : A layer whose products are computed so.
+    tilewright.torch.Linear : A layer whose products are computed by this function.
     tilewright.torch.einsum : Contracts tensors.
 
     Examples
@@ -77,7 +77,7 @@ def grouped_matmul(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | Non
     b : Tensor of shape (k, n) or (G, k, n)
         The right operand.
     offsets : integer Tensor of shape (G,), optional
-        The end of each group. For operands on a GPU it is an int32 tensor on that GPU.
+        The end of each group. For operands on a GPU, ``offsets`` must be an int32 tensor on that GPU.
 
     Returns
     -------
@@ -109,8 +109,8 @@ def grouped_matmul(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor | Non
 def einsum(subscripts: str, *operands: torch.Tensor, precision: str | float = "standard") -> torch.Tensor:
     """``tilewright.einsum`` of tensors, with gradients of every order.
 
-    PyTorch permutes and reshapes the operands, as views where possible, and ``matmul`` multiplies two of them at a
-    time. Inside ``torch.autocast`` the operands are first rounded to autocast's dtype, as by ``matmul``.
+    PyTorch permutes and reshapes the operands (as views where that is possible), and ``matmul`` multiplies two of them
+    at a time. Inside ``torch.autocast`` the operands are first rounded to autocast's dtype, as by ``matmul``.
 
     Parameters
     ----------
@@ -151,14 +151,14 @@ def einsum(subscripts: str, *operands: torch.Tensor, precision: str | float = "s
 def gram(a: torch.Tensor, *, rows: bool = False) -> torch.Tensor:
     """``tilewright.gram`` of a tensor, with gradients: aᴴ·a, or with ``rows`` a·aᴴ.
 
-    Only one triangle is computed; on a GPU this needs a kernel that can. The gradient takes one more product: a·(G +
-    Gᴴ), or with ``rows`` (G + Gᴴ)·a, where G is the gradient of the result. Inside ``torch.autocast`` the tensor is
-    first rounded to autocast's dtype, as by ``matmul``.
+    Only one triangle of the result is computed, except on GPUs that have no kernel for one triangle. To compute the
+    gradient of ``a``, one more product is needed: a·(G + Gᴴ), or with ``rows`` (G + Gᴴ)·a, where G is the gradient of
+    the result. Inside ``torch.autocast`` the tensor is first rounded to autocast's dtype, as by ``matmul``.
 
     Parameters
     ----------
     a : Tensor of shape (…, m, n)
-        The matrix, or a batch of them.
+        The matrix, or a batch of matrices.
     rows : bool, default: False
         Whether to multiply rows: A·Aᴴ.
 
@@ -217,8 +217,9 @@ def _by_autocast(x: torch.Tensor) -> torch.Tensor:
 class Linear(torch.nn.Linear):
     """A ``torch.nn.Linear`` whose forward and backward products are computed by Tilewright.
 
-    It has the same parameters and ``state_dict`` as ``torch.nn.Linear``. The weight is not copied, and its gradient has
-    the same memory layout. The bias is added before the sums are rounded, and is not rounded to autocast's dtype.
+    The layer has the same parameters and ``state_dict`` as ``torch.nn.Linear``. The weight is not copied, and the
+    gradient of the weight has the memory layout of the weight. The bias is added before the sums are rounded, and the
+    bias itself is not rounded to autocast's dtype.
 
     Parameters
     ----------
@@ -284,7 +285,7 @@ def replace_linear(model: torch.nn.Module, *, invariant: bool = False) -> torch.
     """Convert every ``torch.nn.Linear`` of a model to ``tilewright.torch.Linear``, in place.
 
     The layers keep their parameters and hooks, so an optimizer's references stay valid. Subclasses of
-    ``torch.nn.Linear`` are not converted, because they may compute something else.
+    ``torch.nn.Linear`` are not converted, because subclasses may compute something else than ``torch.nn.Linear``.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""The public functions on arrays of NumPy, of GPU libraries, and on lists of arrays."""
+"""The public functions that multiply arrays of NumPy or of GPU libraries, and lists of arrays."""

@@ -1,9 +1,10 @@
 """``einsum`` and related functions: sums of products over labelled axes, computed as products of matrices.
 
-A contraction goes through four stages. Its subscripts are parsed. A plan is made (``plan_einsum``) and cached. Each
-operand is read once. ``matmul`` multiplies two operands at a time. ``product.contraction`` decides how two operands are
-multiplied, ``cpu.contraction`` multiplies them, and ``contraction_plan`` orders the products. Arrays of other libraries
-are permuted and reshaped by their own library.
+A contraction goes through four stages. First, its subscripts are parsed. Second, a plan is made (``plan_einsum``) and
+cached. Third, each operand is read once: its diagonals are taken, and labels that no other operand has are summed.
+Fourth, ``matmul`` multiplies two operands at a time. The module ``product.contraction`` decides how two operands are
+multiplied, ``cpu.contraction`` multiplies the two operands, and ``contraction_plan`` orders the products. Arrays of
+other libraries are permuted and reshaped by their own library.
 """
 
 from __future__ import annotations
@@ -91,33 +92,34 @@ def einsum(
     """The sum of products that subscripts describe, with the semantics of ``numpy.einsum``.
 
     In ``einsum("ij,jk->ik", a, b)`` each character is the label of an axis. Labels that are not in the output are
-    summed. Without ``->`` the output has the labels that occur once, in alphabetical order. ``...`` means any number of
-    further axes; these broadcast, and so does any axis of length 1. If an operand has a label twice, its diagonal is
-    taken. Any character can be a label. ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` takes lists of labels instead of text.
+    summed. Without ``->`` the output has the labels that occur once, in alphabetical order. ``...`` stands for any
+    number of further axes; these axes broadcast, and so does any axis of length 1. If an operand has the same label
+    twice, the diagonal of these two axes is taken. Any character can be a label. Instead of text, lists of labels may
+    be given, as in ``einsum(a, [0, 1], b, [1, 2], [0, 2])``.
 
     Parameters
     ----------
     *operands : str, then arrays; or arrays and lists of labels in turn
         The subscripts and the arrays. The arrays may be of NumPy or another library, on the host or a GPU.
     out : array, optional
-        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. It may have any strides and byte
-        order.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. The array may have any strides and
+        byte order.
     optimize : bool or str or path, default: True
         The order in which pairs of operands are multiplied: a path as ``numpy.einsum_path`` or
         ``opt_einsum.contract_path`` returns it. A bool or the name of an optimiser is accepted and ignored.
     precision : str or float, default: "standard"
-        The guaranteed error bound: see ``matmul``. The bound holds for each product of two operands. With "highest"
+        The guaranteed error bound: see ``matmul``. The bound holds for each product of two operands. With "highest",
         intermediate results also have the wider dtype.
     memory : int or str, optional
         The most memory that the call may add to this process: bytes, or a text such as "4GiB". The notes below say
-        which memory counts.
+        which memory is counted.
 
     Returns
     -------
     array, or scalar
-        The contraction, or ``out`` itself if it was given. It never shares memory with an operand. As in NumPy, its
-        axes may have any order in memory: the order that needs the fewest copies. A result without axes is a NumPy
-        scalar if the operands are NumPy arrays.
+        The contraction, or ``out`` itself if it was given. The result never shares memory with an operand. As in NumPy,
+        the axes of the result may have any order in memory: the order that needs the fewest copies. A result without
+        axes is a NumPy scalar if the operands are NumPy arrays.
 
     Raises
     ------
@@ -135,26 +137,27 @@ def einsum(
     See Also
     --------
     plan_einsum : Shows the order of products and the kernels.
-    tensordot : Sums over axes that are given by number.
+    tensordot : Sums over axes that are given as numbers.
     multi_dot : Multiplies a chain of matrices.
-    tilewright.torch.einsum : The same for tensors inside ``torch.autocast``.
+    tilewright.torch.einsum : Contracts tensors, also inside ``torch.autocast``.
 
     Notes
     -----
     The dtypes are those of ``matmul``, promoted over all operands. Integers wrap around; for bool the sums and products
-    are logical. Intermediate results of float16 and bfloat16 are float32. NumPy computes Python objects and long
-    double. Arrays of other libraries are permuted by their library and multiplied by ``matmul``; they have gradients if
-    ``matmul`` has them.
+    are logical. Intermediate results of float16 and bfloat16 are float32. NumPy computes contractions of Python objects
+    and of long double. Arrays of other libraries are permuted by their library and multiplied by ``matmul``; the
+    contraction has gradients if ``matmul`` of these arrays has gradients.
 
-    Three operands or more are multiplied two by two. ``opt_einsum`` finds the order if it is installed, otherwise
-    ``numpy.einsum_path``. Each product of two operands is computed as a product of matrices, or of a batch of them. The
-    operands are read where they are, or copied in pieces of at most 32 MiB; ``plan_einsum`` shows which. A result of
-    more than 32 MiB does not own its memory: when its last reference is deleted, the memory is cached for later
-    results.
+    If there are three operands or more, two of them are multiplied at a time. The order of these products is found by
+    ``opt_einsum`` if it is installed, and otherwise by ``numpy.einsum_path``. Each product of two operands is computed
+    as a product of matrices or of batches of matrices. An operand is read in place, or copied in pieces of at most 32
+    MiB; ``plan_einsum`` shows which operands are copied. A result of more than 32 MiB does not own its memory: when its
+    last reference is deleted, the memory is cached for later results.
 
-    ``memory`` bounds the intermediate results and copies of NumPy arrays together. It does not count the result, the
-    workspace of kernels, and what ``matmul`` converts from bool and 16-bit floats to float32. To keep the bound, some
-    labels are cut into slices. The sums of the slices are added in a fixed order, so the bits do not depend on threads.
+    ``memory`` bounds the intermediate results and copies of NumPy arrays together. ``memory`` does not count the
+    result, the workspace of kernels, and the copies in float32 that ``matmul`` makes of bool and of 16-bit floats. To
+    keep the bound, the axes of some labels are cut into slices. The sums of the slices are added in a fixed order, so
+    the bits do not depend on threads.
 
     Examples
     --------
@@ -187,7 +190,7 @@ def plan_einsum(
     Parameters
     ----------
     *operands : str, then arrays or tuples of int; or these and lists of labels in turn
-        The subscripts and NumPy arrays. A tuple is a shape, and means a float64 array of that shape.
+        The subscripts and NumPy arrays. A tuple is a shape, and stands for a float64 array of that shape.
     out : array, optional
         The array that would receive the result.
     optimize : bool or str or path, default: True
@@ -200,8 +203,8 @@ def plan_einsum(
     Returns
     -------
     ContractionPlan
-        The same plan that ``einsum`` makes and runs. ``print`` shows the order of the products. For each product it
-        shows the subscripts, the size as a product of matrices, the operands that are copied, and the kernel.
+        The same plan that ``einsum`` makes and runs. ``print`` shows the order of the products. For each product,
+        ``print`` shows the subscripts, the size as a product of matrices, the operands that are copied, and the kernel.
 
     Raises
     ------
@@ -287,8 +290,8 @@ def tensordot(
 ) -> Any:
     """The sum of products over axes of ``a`` and ``b``, with the semantics of ``numpy.tensordot``.
 
-    ``a``, ``b`` and ``out`` may also be paths of files, or arrays larger than memory. Then the call is ``multiply(a, b,
-    out, axes=axes)``, which writes ``out`` block by block and returns it.
+    ``a``, ``b`` and ``out`` may also be paths of files, or arrays larger than memory. For files and such arrays, the
+    call is ``multiply(a, b, out, axes=axes)``, which writes ``out`` block by block and returns it.
 
     Parameters
     ----------
@@ -297,24 +300,25 @@ def tensordot(
     b : array, or path
         The right operand.
     axes : int, or two lists of int, default: 2
-        The axes that are summed. A number N means the last N axes of ``a`` and the first N of ``b``. Two lists of axes,
-        or two axes, are summed in pairs. With 0 the result is the outer product.
+        The axes that are summed. A number N means the last N axes of ``a`` and the first N of ``b``. If two lists of
+        axes are given, or two axes, each axis of ``a`` is summed together with the axis of ``b`` at the same position.
+        With ``axes=0`` the result is the outer product.
     out : array, or path, optional
-        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. If it is a path, the file appears when
-        it is complete.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. If ``out`` is a path, the file appears
+        when it is complete.
     precision : str or float, default: "standard"
         The guaranteed error bound: see ``matmul``.
     memory : int or str, optional
-        The most memory that the call may add to this process: bytes, or a text such as "4GiB". If given, ``multiply``
-        computes the product.
+        The most memory that the call may add to this process: bytes, or a text such as "4GiB". If ``memory`` is given,
+        ``multiply`` computes the product.
     overwrite : bool, default: False
         Whether to replace an existing file ``out`` when the result is complete. If False, such a file is an error.
 
     Returns
     -------
     array, or scalar
-        An array with the axes of ``a`` that are not summed, then those of ``b``; or ``out`` itself if it was given.
-        Dtypes are as for ``einsum``.
+        An array whose axes are first the axes of ``a`` that are not summed, and then those of ``b``; or ``out`` itself
+        if it was given. Dtypes are as for ``einsum``.
 
     Raises
     ------
@@ -329,7 +333,7 @@ def tensordot(
     --------
     einsum : Names the axes by labels.
     vecdot : Sums over one axis and broadcasts the others.
-    multiply : Does the same for files, with further options.
+    multiply : Sums products of files over axes, with further options.
 
     Examples
     --------
@@ -565,8 +569,8 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float 
     Parameters
     ----------
     arrays : list of arrays
-        Two matrices or more. The first may be a vector, which counts as a row, and the last a vector, which counts as a
-        column.
+        Two matrices or more. The first array may be a vector, which counts as a row; the last array may be a vector,
+        which counts as a column.
     out : array, optional
         Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     precision : str or float, default: "standard"
@@ -580,7 +584,8 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float 
     Raises
     ------
     ShapeError
-        Two neighbours do not fit each other, or an array is neither a matrix nor a vector at an end of the chain.
+        Two neighbouring arrays cannot be multiplied, or an array is neither a matrix nor a vector at an end of the
+        chain.
     UsageError
         There are fewer than two arrays.
     TilewrightError
@@ -593,7 +598,8 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float 
 
     Notes
     -----
-    The order is found by dynamic programming (Cormen et al., Introduction to Algorithms, 4th ed., 14.2).
+    The order of the products is found by dynamic programming (Cormen et al., Introduction to Algorithms, 4th ed.,
+    14.2).
 
     Examples
     --------
@@ -632,10 +638,12 @@ def multi_dot(arrays: Sequence[Any], *, out: Any = None, precision: str | float 
 
 @functools.lru_cache(maxsize=256)
 def chain_order(sides: tuple[int, ...]) -> dict[tuple[int, int], int]:
-    """Where to split each part of a chain of matrices, so that its product takes the fewest multiply-adds.
+    """Return where to split each part of a chain of matrices, so that the product of the part takes the fewest
+    multiply-adds.
 
-    Matrix i has the shape (sides[i], sides[i + 1]). For each first and last matrix of a part, the result has the last
-    matrix of the part's first factor (Cormen et al., Introduction to Algorithms, 4th ed., 14.2).
+    Matrix i has the shape (sides[i], sides[i + 1]). A part is given by the indices of its first and last matrix. For
+    each part, the result has the index of the last matrix of the part's first factor (Cormen et al., Introduction to
+    Algorithms, 4th ed., 14.2).
 
     >>> chain_order((10, 100, 5, 50))[0, 2], chain_order((100, 5, 50, 10))[0, 2]
     (1, 0)

@@ -1,5 +1,5 @@
 """Plans of contractions: how each operand is read, the order of the products, how each product is computed, and the
-slices that bound memory. ``einsum`` runs such a plan, and ``print`` shows it.
+slices that bound memory. ``einsum`` runs a plan of this module, and ``print`` shows the plan.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from .matmul import matmul, plan
 
 @dataclass(frozen=True, eq=False)
 class ContractionStep:
-    """One product of two operands. ``left`` and ``right`` are their indices in the list of remaining operands, to which
-    the result is appended. ``dtype`` is the dtype of the result. If ``plain``, both operands have this dtype, and the
-    result is a new array."""
+    """One product of two operands. ``left`` and ``right`` are the indices of the two operands in the list of remaining
+    operands, to which the result is appended. ``dtype`` is the dtype of the result. If ``plain``, both operands have
+    the dtype of the result, and the result is a new array."""
 
     left: int
     right: int
@@ -59,8 +59,8 @@ class ContractionStep:
 
     @cached_property
     def way(self) -> Callable[[np.ndarray, np.ndarray], Any] | None:
-        """The function that multiplies into a new array, for products without copies, or with copies so small that
-        NumPy makes them at once."""
+        """The function that multiplies into a new array; None if the product needs copies, unless they are so small
+        that NumPy makes them in one piece."""
         layout = self.layout
         m, n, k, batch = layout.shape
         if layout.is_elementwise:
@@ -74,12 +74,12 @@ class ContractionStep:
 
     @property
     def is_inner(self) -> bool:
-        """Whether this is the inner product of two vectors, summed in parts."""
+        """Whether this step is an inner product of two vectors that is summed in parts."""
         return is_summed_by_parts(self.layout)
 
     def bytes_moved(self, alone: bool) -> int:
-        """Bytes that copies read and write. With ``alone`` also those of the product, if it is not a product of
-        matrices."""
+        """Return the number of bytes that the copies of this step read and write. With ``alone``, add the bytes that
+        the product itself reads and writes, for a product that is not a product of matrices."""
         m, n, k, batch = self.layout.shape
         x, y, c = batch * m * k, batch * n * k, batch * m * n
         copied = (self.layout.x_copied, x), (self.layout.y_copied, y), (self.layout.c_copied, c)
@@ -88,7 +88,8 @@ class ContractionStep:
 
     @property
     def operations(self) -> int:
-        """Number of multiplications and additions; if nothing is summed, of multiplications alone."""
+        """The number of multiplications and additions of this step; if nothing is summed, the number of multiplications
+        alone."""
         m, n, k, batch = self.layout.shape
         return m * n * k * batch * (2 if self.layout.k else 1)
 
@@ -110,7 +111,7 @@ class ContractionPlan:
     readings : tuple of Reading
         How each operand is read.
     steps : tuple of ContractionStep
-        The products of two operands. If there are ``slices``, these are the products of one slice.
+        The products of two operands. If there are ``slices``, ``steps`` are the products of one slice.
     path : tuple of pairs of int
         The order of the products, as ``numpy.einsum_path`` gives it.
     precision : str or float
@@ -128,7 +129,7 @@ class ContractionPlan:
 
     See Also
     --------
-    plan_einsum : Returns such a plan.
+    plan_einsum : Returns a ContractionPlan.
     tilewright.product.plan.Plan : The plan of a matrix product.
     """
 
@@ -148,26 +149,26 @@ class ContractionPlan:
 
     @property
     def operations(self) -> int:
-        """Number of operations of all steps, for all slices."""
+        """The number of operations of all steps, for all slices together."""
         return sum(step.operations for step in self.steps) * self.count_of_slices
 
     @property
     def count_of_slices(self) -> int:
-        """How many times the steps run: once for each slice."""
+        """The number of times that the steps run, which is the number of slices."""
         return math.prod(-(-self.sizes[label] // block) for label, block in self.slices)
 
     @cached_property
     def largest_intermediate(self) -> int:
-        """Bytes of the largest intermediate result; 0 if there is none."""
+        """The bytes of the largest intermediate result; 0 if there is no intermediate result."""
         sizes = {**self.sizes, **dict(self.slices)}
         found = [_elements(step.layout.output, sizes) * step.dtype.itemsize for step in self.steps[:-1]]
         return max(found, default=0)
 
     @property
     def predicted_s(self) -> float | None:
-        """Predicted seconds; None if the rate of a product is not measured. The prediction adds the times of the
-        products of matrices and the time to move the bytes of copies, elementwise products and inner products at the
-        measured bandwidth."""
+        """The predicted time of the contraction in seconds; None if the rate of one of its products has not been
+        measured. The prediction adds the times of the products of matrices and the time to move the bytes of copies,
+        elementwise products and inner products at the measured bandwidth."""
         total, moved = 0.0, 0
         for step in self.steps:
             step_plan = self._plan_of_step(step)
@@ -388,8 +389,8 @@ def plan_of_arrays(
     memory: float | str | None,
     optimize: Any = True,
 ) -> ContractionPlan:
-    """The plan for these arrays, into ``out`` if it is an array. Raises any error that ``einsum`` raises before it
-    multiplies."""
+    """Return the plan of the contraction of these arrays, into ``out`` if it is an array. Raises any error that
+    ``einsum`` raises before it multiplies."""
     limit = None
     if memory is not None:
         from ..large.streaming.places.places import parse_bytes  # imported only here: few contractions are limited
@@ -404,8 +405,8 @@ def plan_of_arrays(
 
 
 def path_given(optimize: Any, count: int) -> tuple[tuple[int, int], ...] | None:
-    """The path in the argument ``optimize``, as products of two operands at a time. None if ``optimize`` leaves the
-    order to the plan. Raises UsageError.
+    """Return the path in the argument ``optimize`` as products of two operands at a time; None if ``optimize`` leaves
+    the order to the plan. Raises UsageError.
 
     >>> path_given(["einsum_path", (0, 2), (0, 1)], 3), path_given("greedy", 3)
     (((0, 2), (0, 1)), None)
@@ -593,7 +594,7 @@ def _strides_read(
 
 
 def row_major_strides(labels: str, sizes: dict[str, int], itemsize: int) -> dict[str, int]:
-    """The strides, in bytes, for each label of a C-ordered array."""
+    """Return the stride in bytes of each label's axis in a C-ordered array."""
     strides = {}
     for label in reversed(labels):
         strides[label] = itemsize
@@ -607,8 +608,8 @@ def row_major_strides(labels: str, sizes: dict[str, int], itemsize: int) -> dict
 def order_of_products(
     subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[tuple[int, int], ...], str]:
-    """The order in which pairs of operands are multiplied, and the name of what found it. The result of each product is
-    appended to the remaining operands."""
+    """Return the order in which pairs of operands are multiplied, and the name of the function or library that found
+    it. The result of each product is appended to the remaining operands."""
     if len(shapes) <= 2:
         return ((0, 1),) * (len(shapes) - 1), "none: there is one order"
     return _path_of_many(subscripts, shapes)
@@ -732,7 +733,7 @@ def _step_labels(subscripts: Subscripts, readings: tuple[Reading, ...], path: tu
 def labels_of_products(
     subscripts: Subscripts, readings: tuple[Reading, ...], path: tuple[tuple[int, int], ...]
 ) -> list[tuple[str, str, str]]:
-    """For each product, the labels of both operands and of the result."""
+    """Return, for each product of the path, the labels of both operands and of the result."""
     left = [reading.result for reading in readings]
     found = []
     for i, j in path:
@@ -769,7 +770,7 @@ def _peak(
 
 
 def einsum_by_numpy(subscripts: Subscripts, operands: Sequence[np.ndarray], out: Any) -> Any:
-    """The contraction as NumPy computes it, in one loop over all labels."""
+    """Return the contraction of the operands, which NumPy computes in one loop over all labels."""
     number = {label: place for place, label in enumerate(dict.fromkeys("".join(subscripts.inputs)))}
     arguments: list[Any] = []
     for x, labels in zip(operands, subscripts.inputs, strict=True):

@@ -20,17 +20,17 @@ def gemm(alpha: complex, a: Operand, b: Operand, beta: complex, c: ArrayT) -> Ar
     Parameters
     ----------
     alpha : number
-        The factor α, which is converted to the dtype of A·B. For integers and bool it must be a number that the dtype
-        can represent, so 0.5 is refused. If it is 0, the operands are not read.
+        The factor α, which is converted to the dtype of A·B. For integers and bool, α must be a number that the dtype
+        can represent, so 0.5 is refused. If α is 0, the operands are not read.
     a : array of shape (m, k)
         The left operand: a NumPy array, or a PyTorch tensor on the host.
     b : array of shape (k, n)
         The right operand.
     beta : number
-        The factor β, which is converted to the dtype of C. If it is 0, C is not read, and NaN in C is overwritten.
+        The factor β, which is converted to the dtype of C. If β is 0, C is not read, and NaN in C is overwritten.
     c : array of shape (m, n)
-        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. It may overlap the operands. It must
-        be a PyTorch tensor if the operands are tensors.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. ``c`` may overlap the operands, and
+        must be a PyTorch tensor if the operands are tensors.
 
     Returns
     -------

@@ -1,5 +1,5 @@
-"""Multiplies groups of rows, such as those of a mixture of experts, in which each expert's tokens are multiplied by its
-own weights."""
+"""``grouped_matmul``: multiplies groups of rows, such as those of a mixture of experts, in which each expert's tokens
+are multiplied by its own weights."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def grouped_matmul(
     """The products of groups of rows, of columns or of parts of k, such as those of a mixture of experts.
 
     Group g begins at ``offsets[g - 1]``, or at 0 for the first group, and ends before ``offsets[g]``. A group may be
-    empty, and its size may be any number. There are four forms of operands for G groups. Their shapes are those of
-    ``torch._grouped_mm``:
+    empty, and its size may be any number. There are four forms of operands for G groups. The shapes of the operands are
+    those of ``torch._grouped_mm``:
 
-    - ``a`` (m, k), ``b`` (G, k, n): the rows of group g are multiplied by ``b[g]``; the result is (m, n). This is the
-      product of a mixture of experts whose tokens are sorted by expert.
+    - ``a`` (m, k), ``b`` (G, k, n): the rows of group g are multiplied by ``b[g]``; the result is (m, n). This form is
+      the product of a mixture of experts whose tokens are sorted by expert.
     - ``a`` (m, k), ``b`` (k, n): the columns of ``a`` in group g are multiplied by the rows of ``b`` in group g; the
-      result is (G, m, n). This is the gradient of the experts' weights.
+      result is (G, m, n). This form is the gradient of the experts' weights.
     - ``a`` (G, m, k), ``b`` (k, n): ``a[g]`` is multiplied by the columns of ``b`` in group g; the result is (m, n).
     - ``a`` (G, m, k), ``b`` (G, k, n), no offsets: the same as ``matmul``.
 
@@ -117,23 +117,24 @@ def grouped_matmul(
     b : array of shape (k, n) or (G, k, n)
         The right operand.
     offsets : integer array of shape (G,), optional
-        The end of each group. For operands on a GPU it is an int32 array on that GPU.
+        The end of each group. For operands on a GPU, ``offsets`` must be an int32 array on that GPU.
     out : array of the result's shape, optional
-        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. It must not overlap the operands.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. ``out`` must not overlap the operands.
     out_dtype : dtype or str, optional
-        The dtype of the result, if not that of the operands. On a GPU it may be "float32" for 16-bit operands. For
-        float8 operands the default is bfloat16.
+        The dtype of the result, if not that of the operands. On a GPU, "float32" is possible for 16-bit operands. The
+        result of float8 operands is bfloat16 by default.
     scale_a : float32 array of shape (m, ⌈k/128⌉), optional
-        For groups of rows of float8 on a GPU: one factor for each row and each 128 elements of k. It must be given
-        together with ``scale_b``.
+        For groups of rows of float8 on a GPU: one factor for each row and each 128 elements of k. ``scale_a`` must be
+        given together with ``scale_b``.
     scale_b : float32 array of shape (G, ⌈k/128⌉, ⌈n/128⌉), optional
         One factor for each block of 128×128 elements of each matrix of ``b``.
 
     Returns
     -------
     array of shape (m, n) or (G, m, n)
-        The products, or ``out`` itself if it was given. Rows or columns after the last group are zero in the result,
-        and are not read in the operands. The product of an empty group of k is zero, too.
+        The products, or ``out`` itself if it was given. Rows or columns of the result after the last group are zero.
+        Rows or columns of the operands after the last group are not read. If the groups are groups of k, the product of
+        an empty group is zero, too.
 
     Raises
     ------
@@ -144,22 +145,23 @@ def grouped_matmul(
     OperandError
         The arrays are on different devices, or the offsets are not integers.
     UsageError
-        Only one scale is given, or the groups are not groups of rows and scales are given.
+        Only one of the two scales is given, or scales are given and the groups are not groups of rows.
     MemoryLimitError
         There is too little memory for the result.
 
     See Also
     --------
     matmul : Multiplies batches and lists of matrices.
-    tilewright.torch.grouped_matmul : The same for tensors inside ``torch.autocast``.
+    tilewright.torch.grouped_matmul : Multiplies groups of tensors, also inside ``torch.autocast``.
 
     Notes
     -----
-    On a GPU the call does not wait for ``offsets``, so it can be captured in a CUDA graph. It makes one launch,
-    whatever the sizes of the groups. There are kernels for bfloat16, float16, float32 and float64. On a Hopper GPU,
-    16-bit operands whose rows are multiples of 16 bytes use the fastest instructions of the tensor cores. Groups of
-    rows of float8 need a Hopper GPU, and the elements of ``a`` and of each ``b[g]`` must be contiguous along k. On a
-    GPU offsets that decrease or are too large give undefined numbers, but nothing outside the result is written.
+    On a GPU the call does not wait for ``offsets``, so it can be captured in a CUDA graph. The call makes one launch of
+    a kernel, whatever the sizes of the groups. On a GPU, there are kernels for bfloat16, float16, float32 and float64.
+    On a Hopper GPU, 16-bit operands whose rows are multiples of 16 bytes use the fastest instructions of the tensor
+    cores. Groups of rows of float8 need a Hopper GPU, and the elements of ``a`` and of each ``b[g]`` must be contiguous
+    along k. On a GPU offsets that decrease or are too large give undefined numbers, but nothing outside the result is
+    written.
 
     PyTorch records gradients of this function unless ``out``, ``out_dtype`` or scales are given. On the host the groups
     are multiplied one by one, in any dtype that ``matmul`` takes.

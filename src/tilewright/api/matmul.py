@@ -172,23 +172,23 @@ def matmul(
     b : array of shape (…, k, n) or (k,), or list of arrays
         The right operand.
     out : array of shape (…, m, n), optional
-        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. It may overlap the operands, and have
-        any strides and byte order. If the operands are lists, ``out`` is a list.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. ``out`` may overlap the operands, and
+        have any strides and byte order. If the operands are lists, ``out`` is a list.
     precision : str or float, default: "standard"
         The guaranteed error bound: "standard", "ieee", "highest", "fast", "tf32" or "invariant"; or a number, the
         largest error of an element of the result relative to the same element of |A||B|. The notes below say what each
-        of these means.
+        of these values means.
     algorithm : str, default: "classical"
-        "classical" or "strassen". Strassen's algorithm takes fewer multiplications. Its error bound is wider and holds
-        for the norm of the result, not for each element; ``plan`` prints it. It is used only for float32 and float64,
-        and only where the product is large enough to gain time.
+        "classical" or "strassen". Strassen's algorithm takes fewer multiplications. The error bound of "strassen" is
+        wider and holds for the norm of the result, not for each element; ``plan`` prints this bound. "strassen" is used
+        only for float32 and float64, and only for products that are large enough to gain time.
     device : str, optional
         Where to multiply arrays of the host's memory: "cpu", "cuda" (as many GPUs as make it faster), "cuda:1" or
         "cuda:0,1". GPUs multiply block by block, as ``multiply`` does, in float32 or float64. So the matrices may be
         larger than the GPU's memory.
     out_dtype : dtype or str, optional
         The dtype of the result, if not that of the operands: such as int32 for int8 operands, or float32 for bfloat16.
-        The product is rounded only once, to this dtype. If ``out`` is given, the result is then cast to the dtype of
+        The product is rounded only once, to ``out_dtype``. If ``out`` is given, the result is then cast to the dtype of
         ``out``.
     alpha : float, default: 1
         The factor α of the product.
@@ -244,44 +244,45 @@ def matmul(
     Notes
     -----
     **Dtypes.** Dtypes are promoted as the operands' library promotes them. float32, float64, complex numbers and
-    integers have kernels; integers wrap around. float16 is computed in float32 and rounded once. For bool the result is
-    the logical product. NumPy multiplies long double and Python objects (arrays or lists of them, with their own ``*``
-    and ``+``). NumPy also multiplies everything if no machine code was built; ``plan`` reports this. Subclasses of
-    ``numpy.ndarray`` are treated as plain arrays. A PyTorch tensor can be multiplied only by another tensor; the
-    product of tensors has gradients.
+    integers have kernels; integers wrap around. Products of float16 are computed in float32 and rounded once. The
+    product of bool matrices is the logical product. NumPy multiplies long double and Python objects (arrays or lists of
+    objects, with the ``*`` and ``+`` of the objects). If no machine code was built, NumPy computes all products;
+    ``plan`` reports this. Subclasses of ``numpy.ndarray`` are treated as plain arrays. A PyTorch tensor can be
+    multiplied only by another tensor; the product of tensors has gradients.
 
     **Special values.** NaN and infinity propagate without a warning; ``numpy.errstate`` has no effect.
 
     **A matrix times its own transpose.** If ``b`` is the transpose of ``a`` in the same memory, and ``a`` has 64 rows
-    or more, the product is known to be symmetric. Then only one triangle is computed, and copied to the other; on a GPU
-    this needs a kernel that can. A real result equals its transpose in every bit. For complex numbers use ``gram``,
-    which guarantees this on the host.
+    or more, the product is known to be symmetric. Of such a product, only one triangle is computed and then copied to
+    the other, except on GPUs that have no kernel for one triangle. A real result equals its transpose in every bit. For
+    complex numbers use ``gram``, whose result on the host equals its conjugate transpose in every bit.
 
     **Precision.** "standard" guarantees the classical error bound, in the roundoff of the operands' dtype. "ieee"
     guarantees the same bound and uses only IEEE multiply-adds, even where a GPU could keep the bound faster in another
-    way. "highest" computes float16, bfloat16, float32 and complex64 in float64 or complex128, and rounds once. A
-    number, such as 1e-4, takes the fastest method whose bound is not above it.
+    way. "highest" computes float16, bfloat16, float32 and complex64 in float64 or complex128, and rounds once. If
+    ``precision`` is a number, such as 1e-4, the fastest method is used whose bound is not above this number.
 
-    "fast" guarantees 1.01·2⁻¹⁰ + k·2⁻²⁴, or the bound of "standard" where that is wider. float64 may then be computed
-    in float32, and float32 on a GPU in tf32. "tf32" may round float32 operands on a GPU to 10 bits of mantissa, so that
-    tensor cores can multiply them. ``plan`` prints the bounds.
+    "fast" guarantees 1.01·2⁻¹⁰ + k·2⁻²⁴, or the bound of "standard" where that is wider. With "fast", float64 products
+    may be computed in float32, and float32 products on a GPU in tf32. "tf32" may round float32 operands on a GPU to 10
+    bits of mantissa, so that tensor cores can multiply them. ``plan`` prints the bounds.
 
     **Invariant products.** Invariant products keep the bound of "standard". On one kind of machine, the bits of a row
-    of the result depend only on that row of ``a`` and on ``b``. They do not depend on the number of rows, the row's
-    position, strides, or the batch. So a request to a model gets the same answer, whichever other requests are computed
-    with it. Products of few rows may take longer.
+    of the result depend only on that row of ``a`` and on ``b``. These bits do not depend on the number of rows, the
+    row's position, strides, or the batch. So a request to a model gets the same answer, whichever other requests are
+    computed with it. Invariant products of few rows may take longer than other products.
 
     **On a GPU.** The call submits the work to the caller's current stream and returns without waiting for it. The
     dtypes are float32, float64, bfloat16, float16, int8, float8 (e4m3fn, e5m2, or one of each) and the complex dtypes.
     bfloat16 and float16 are summed in float32 and rounded once. An int8 product is int8 with wrap-around, or exact with
     ``out_dtype="int32"``.
 
-    A product of float8 is bfloat16 by default. A tensor core, which keeps 13 bits, sums each 128 elements of k, and
-    these sums are added in float32. With "fast" the tensor core sums all of k. ``torch.compile`` traces the call;
-    ``tilewright.torch`` offers more for PyTorch.
+    A product of float8 is bfloat16 by default. Tensor cores keep only 13 bits of a sum of float8 products. So a tensor
+    core sums 128 elements of k at a time, and these sums are added in float32. With "fast" the tensor core sums all of
+    k. ``torch.compile`` traces the call; ``tilewright.torch`` has further functions for PyTorch.
 
-    Lists of arrays of one dtype may be multiplied by one launch for up to 512 products of any shapes. This is done
-    where it is predicted to be faster than one launch for each product. The results may then share one allocation.
+    If ``a`` and ``b`` are lists of arrays of one dtype, one launch may compute up to 512 products of any shapes. One
+    launch is used if it is predicted to be faster than a launch for each product. The results of one launch may share
+    one allocation.
 
     Examples
     --------
@@ -508,15 +509,15 @@ def plan(
     """The plan of the call ``matmul`` with these arguments: the kernel and the reasons for it. Nothing is multiplied.
 
     If only ``alpha``, ``beta`` and ``out`` are given and the matrices are on the host, the plan is that of
-    ``gemm(alpha, a, b, beta, out)``, which ``matmul`` then calls. Such a plan also takes dtypes that only ``gemm``
-    multiplies. A batch times a single matrix is planned as one product of all rows, if the rows are equally spaced in
-    memory. Use ``plan_multiply`` for matrices in files or larger than memory.
+    ``gemm(alpha, a, b, beta, out)``, which ``matmul`` then calls. A plan of ``gemm`` also takes dtypes that only
+    ``gemm`` multiplies. A batch times a single matrix is planned as one product of all rows, if the rows are equally
+    spaced in memory. Use ``plan_multiply`` for matrices in files or larger than memory.
 
     Parameters
     ----------
     a : array of shape (…, m, k) or (k,), or tuple of int
-        The left operand, on the host or on a GPU. A tuple is a shape, and means a float64 array of that shape on the
-        host.
+        The left operand, on the host or on a GPU. A tuple is a shape, and stands for a float64 array of that shape on
+        the host.
     b : array of shape (…, k, n) or (k,), or tuple of int
         The right operand.
     out : array of shape (…, m, n), optional
@@ -646,8 +647,8 @@ def multiply_lists(
     device: str | None,
     out_dtype: Any,
 ) -> list[Any]:
-    """The list of ``product(x, y)`` for each pair of arrays of two lists. Raises ShapeError if the lists differ in
-    length."""
+    """Return the list of ``product(x, y)`` for each pair of arrays x and y of two lists. Raises ShapeError if the lists
+    differ in length."""
     if len(a) != len(b) or (out is not None and not (isinstance(out, list) and len(out) == len(a))):
         given = "" if out is None else f", out is {f'one of {len(out)}' if isinstance(out, list) else 'no list'}"
         raise ShapeError(f"a is a list of {len(a)} arrays, b one of {len(b)}{given}: both must have the same length")

@@ -1,4 +1,4 @@
-"""``accelerate_numpy``: NumPy's own products are computed by the engine, in the whole process."""
+"""``accelerate_numpy``: makes Tilewright's engine compute NumPy's own products, in the whole process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _count = 0
 
 
 class Acceleration:
-    """What ``accelerate_numpy`` returns: a context manager. Its method ``undo`` ends the acceleration early.
+    """The context manager that ``accelerate_numpy`` returns. The method ``undo`` ends the acceleration early.
 
     See Also
     --------
@@ -85,10 +85,10 @@ def accelerate_numpy() -> Acceleration:
     """Make Tilewright compute NumPy's ``matmul``, and so ``a @ b``, in all threads of this process.
 
     NumPy still checks, casts and broadcasts the operands. So subclasses, ``out``, ``axes``, ``dtype``, errors and
-    warnings work as in NumPy. Only the loops of ``matmul``, ``vecdot``, ``matvec`` and ``vecmat`` are replaced, and
-    Tilewright computes only products that it computes faster. NumPy computes bool, long double, Python objects, and
-    products of a floating-point matrix and its own transpose. Floating-point sums may differ from NumPy's in the last
-    bits; sums of integers are the same.
+    warnings work as in NumPy. Only the inner loops of ``matmul``, ``vecdot``, ``matvec`` and ``vecmat`` are replaced,
+    and Tilewright computes only the products that it computes faster than NumPy. NumPy computes products of bool, long
+    double and Python objects, and products of a floating-point matrix and its own transpose. Floating-point sums may
+    differ from NumPy's in the last bits; sums of integers are the same.
 
     Functions that do not call ``matmul`` are not accelerated: ``np.dot``, ``np.inner``, ``np.tensordot``, ``np.einsum``
     without ``optimize``, and LAPACK. The command ``python -m tilewright run script.py`` runs a whole program with this
@@ -97,22 +97,23 @@ def accelerate_numpy() -> Acceleration:
     Returns
     -------
     Acceleration
-        The acceleration lasts until its ``undo()`` is called, or until the end of a ``with`` block. Calls nest: NumPy
-        has its own loops again when the last acceleration has ended. Products use as many threads as ``get_threads``
-        returns. If that is 1 at the first call, products of up to about 320³ keep to one thread, even if
-        ``set_threads`` raises the number later.
+        The acceleration lasts until its method ``undo`` is called, or until the end of a ``with`` block. If
+        ``accelerate_numpy`` is called several times, NumPy has its own loops again when the last acceleration has
+        ended. Products use as many threads as ``get_threads`` returns. If ``get_threads`` returns 1 at the first call
+        of ``accelerate_numpy``, products of up to about 320³ use one thread only, even if ``set_threads`` raises the
+        number later.
 
     Raises
     ------
     UnavailableError
         Tilewright's C extension was not built, there is no machine code for this processor, or
-        ``$TILEWRIGHT_INVARIANT`` is set. These loops cannot give invariant products.
+        ``$TILEWRIGHT_INVARIANT`` is set. The loops that replace NumPy's cannot compute invariant products.
 
     See Also
     --------
     tilewright.api.numpy_loops.Acceleration : The class of the result.
     matmul : Multiplies arrays without changing NumPy.
-    set_threads : Sets the number of threads, for these products too.
+    set_threads : Sets the number of threads, also for NumPy's products.
 
     Examples
     --------

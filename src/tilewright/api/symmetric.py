@@ -48,23 +48,23 @@ def gram(
     dtype: Any = None,
     overwrite: bool = False,
 ) -> Any:
-    """The Gram matrix of the columns of ``a``: Aᴴ·A; or of its rows: A·Aᴴ. If ``a`` is a batch, each matrix has its
-    own.
+    """The Gram matrix of the columns of ``a``: Aᴴ·A; or of its rows: A·Aᴴ. If ``a`` is a batch, the result has a Gram
+    matrix for each matrix of the batch.
 
-    The result equals its transpose in every bit. With ``conjugate`` it equals its conjugate transpose, and has a real
-    diagonal. If it has 64 rows or more, only one triangle is computed; each part of it is copied to the other triangle
-    while it is in a cache.
+    The result equals its transpose in every bit. With ``conjugate`` the result equals its conjugate transpose, and has
+    a real diagonal. If the result has 64 rows or more, only one triangle is computed; each part of this triangle is
+    copied to the other triangle while the part is in a cache.
 
-    ``a`` and ``out`` may also be paths of files, or matrices larger than memory, as in ``multiply``. Then ``a`` is read
-    block by block, and only once if the result fits into ``memory``.
+    ``a`` and ``out`` may also be paths of files, or matrices larger than memory, as in ``multiply``. A file, or a
+    matrix larger than memory, is read block by block, and only once if the result fits into ``memory``.
 
     Parameters
     ----------
     a : array of shape (…, m, n), or path
-        The matrix, or a batch of them. long double and Python objects are not accepted.
+        The matrix, or a batch of matrices. long double and Python objects are not accepted.
     out : array of shape (…, n, n) or (…, m, m), or path, optional
-        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. If it is a path, the file appears when
-        it is complete.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. If ``out`` is a path, the file appears
+        when it is complete.
     rows : bool, default: False
         Whether to multiply rows: A·Aᴴ.
     conjugate : bool, default: True
@@ -72,10 +72,11 @@ def gram(
     precision : str or float, default: "standard"
         The guaranteed error bound: see ``matmul``. If ``a`` is read block by block, only "standard" is possible.
     center : bool, default: False
-        Whether to subtract the mean of each column, or with ``rows`` of each row. This is done block by block.
+        Whether to subtract the mean of each column, or with ``rows`` of each row. The mean is subtracted block by
+        block.
     ddof : int, optional
-        If given, the result is divided by m − ``ddof``. With ``center=True`` and ``ddof=1`` the result is the
-        covariance of the columns, computed in one pass and without cancellation.
+        If ``ddof`` is given, the result is divided by m − ``ddof``. With ``center=True`` and ``ddof=1`` the result is
+        the covariance of the columns, computed in one pass and without cancellation.
     memory : int or str, optional
         The most memory that the call may add to this process: bytes, or a text such as "4GiB".
     dtype : dtype or str, optional
@@ -107,9 +108,9 @@ def gram(
     The options ``memory``, ``dtype``, ``center`` and ``ddof`` need a matrix of two axes on the host.
 
     ``matmul(a.T, a)`` also computes only one triangle, if both operands are the same memory. For arrays of other
-    libraries on the host, ``gram`` calls this ``matmul``; so it does for real arrays on a GPU. On a Hopper GPU kernels
-    compute one triangle of a result of 64 rows or more; other GPUs compute all of C. Complex arrays on a GPU are
-    multiplied as a general product.
+    libraries on the host, and for real arrays on a GPU, ``gram`` calls ``matmul`` with ``a`` and its transpose. On a
+    Hopper GPU, kernels compute one triangle of a result of 64 rows or more; other GPUs compute all of C. For complex
+    arrays on a GPU, all elements of the result are computed.
 
     Examples
     --------
@@ -172,26 +173,26 @@ def syrk(
     conjugate: bool = False,
     lower: bool | None = None,
 ) -> ArrayT:
-    """C ← α·A·Aᵀ + β·C in place, as ``syrk`` in BLAS. With ``conjugate`` it is ``herk``: C ← α·A·Aᴴ + β·C.
+    """C ← α·A·Aᵀ + β·C in place, as ``syrk`` in BLAS. With ``conjugate`` the function is ``herk``: C ← α·A·Aᴴ + β·C.
 
     Parameters
     ----------
     alpha : number
-        The factor α. With ``conjugate`` it must be real.
+        The factor α. With ``conjugate``, α must be real.
     a : array of shape (n, k), or (k, n) with ``transposed``
         The matrix, a NumPy array.
     beta : number
-        The factor β. With ``conjugate`` it must be real. If it is 0, C is not read.
+        The factor β. With ``conjugate``, β must be real. If β is 0, C is not read.
     c : array of shape (n, n)
         Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     transposed : bool, default: False
         Whether the product is Aᵀ·A, or with ``conjugate`` Aᴴ·A.
     conjugate : bool, default: False
-        Whether to conjugate the transposed factor. The diagonal of C then becomes real.
+        Whether to conjugate the transposed factor. With ``conjugate`` the diagonal of C becomes real.
     lower : bool, optional
         The triangle of C, with the diagonal, that is read and written: the lower one if True, the upper one if False.
         If None, both triangles are written, and C must be symmetric, or Hermitian with ``conjugate``; unless ``beta``
-        is 0, its lower triangle is read.
+        is 0, the lower triangle of C is read.
 
     Returns
     -------
@@ -212,7 +213,7 @@ def syrk(
     See Also
     --------
     gram : Returns the Gram matrix as a new array.
-    gemmt : Multiplies two different matrices.
+    gemmt : Multiplies two different matrices whose product is symmetric.
     gemm : Computes all of C.
 
     Examples
@@ -251,21 +252,21 @@ def gemmt(
     Parameters
     ----------
     alpha : number
-        The factor α. With ``conjugate`` it must be real.
+        The factor α. With ``conjugate``, α must be real.
     a : array of shape (n, k)
         The left operand, a NumPy array.
     b : array of shape (k, n)
         The right operand.
     beta : number
-        The factor β. With ``conjugate`` it must be real. If it is 0, C is not read.
+        The factor β. With ``conjugate``, β must be real. If β is 0, C is not read.
     c : array of shape (n, n)
         Receives the result, cast by NumPy's ``same_kind`` rule, and is returned.
     conjugate : bool, default: False
-        Whether A·B is Hermitian instead of symmetric. The diagonal of C then becomes real.
+        Whether A·B is Hermitian instead of symmetric. With ``conjugate`` the diagonal of C becomes real.
     lower : bool, optional
         The triangle of C, with the diagonal, that is read and written: the lower one if True, the upper one if False.
         If None, both triangles are written, and C must be symmetric, or Hermitian with ``conjugate``; unless ``beta``
-        is 0, its lower triangle is read.
+        is 0, the lower triangle of C is read.
 
     Returns
     -------
