@@ -258,9 +258,7 @@ def gain(name: str) -> str:
     own, parent = page.measured.get(name), kernel_of(name).parent
     if own is None:
         return f"**Measured.** No record has this rung yet. {_counted(name)}".rstrip()
-    said = (
-        f"**Measured.** `{name}` reaches {rate(own)} {_unit(page)}, which is {share(own)} of the speed of {page.library}"
-    )
+    said = f"**Measured.** `{name}` reaches {rate(own)} {_unit(page)}, which is {share(own)} of the speed of {page.library}"
     before = page.measured.get(parent or "")
     if before and before.dtype == own.dtype and before.precision == own.precision:
         said += f" and {factor(own, before)} times the speed of `{parent}`"
@@ -418,7 +416,9 @@ def _counted(name: str) -> str:
         said += f", {of_loads} of them because of bank conflicts"
     elif of_writes := _per_thousand(line, OF_ALL):
         said += f". For as many multiply-adds, bank conflicts of writes to shared memory take {of_writes} wavefronts"
-    return f"{said}. A thread of `{name}` has {registers} registers, and {warps} warps are resident on a multiprocessor."
+    return (
+        f"{said}. A thread of `{name}` has {registers} registers, and {warps} warps are resident on a multiprocessor."
+    )
 
 
 def stale_counts() -> list[str]:

@@ -431,8 +431,8 @@ def sweep(names: list[str], *params: str) -> str:
     made = "; ".join(f"[record](../benchmarks/{name}.jsonl), made by `{command_of(name)}`" for name in names)
     return (
         f"{table(rows)}\n\nThe columns for each n have GFLOPS of `{first.kernel}` on an {first.environment['gpu']}, with "
-        f"the highest value of each column in bold. Registers are those of one thread, and warps are resident on a multiprocessor "
-        f"({made})."
+        f"the highest value of each column in bold. Registers are those of one thread, and warps are resident on a "
+        f"multiprocessor ({made})."
     )
 
 
