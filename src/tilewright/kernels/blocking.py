@@ -1,11 +1,11 @@
 """The sizes of the engine's tile and blocks. These sizes are computed from this machine's registers and caches, or
 found by a search on this machine.
 
-The tile is four vectors wide and has as many rows as the registers allow. On a machine with 32 vector registers the
-tile has 6 rows. On a machine with 16 registers the tile is only three vectors wide and has 4 rows: on Zen 3 this tile
-took 2 to 8 % less time than 3 rows of four vectors, because a step reads less of B, which streams from L2. The sizes of
-the blocks follow from the machine's L1, L2 and L3. The sizes for elements of 8 bytes are as follows (with 4 bytes, MC
-is twice as large):
+The tile of the engine's kernels is four vectors wide and has as many rows as the registers allow. On a machine with 32
+vector registers the tile has 6 rows. On a machine with 16 registers the tile is only three vectors wide and has 4 rows:
+on Zen 3 this tile took 2 to 8 % less time than 3 rows of four vectors, because a step reads less of B, which streams
+from L2. The sizes of the blocks follow from the machine's L1, L2 and L3. The sizes for elements of 8 bytes are as
+follows (with 4 bytes, MC is twice as large):
 
     KC   A sliver of B (KC × 4 vectors, even if the tile is narrower) takes at most 1/8 of L2, and a sliver of A (MR × KC) at
          most half of L1. KC is as large as these allow, because C is read and written k/KC times.

@@ -153,8 +153,8 @@ def remade(kernel: Kernel, chosen: Blocking) -> Kernel:
 
 
 class _FromSource(SourceFileLoader):
-    """Compiles a file each time: bytecode that is kept beside it is known by time and size, which an edit may leave as
-    they are."""
+    """Loads a module from its source each time: cached bytecode is identified by the file's time and size, which an
+    edit may leave unchanged."""
 
     def get_code(self, fullname: str) -> Any:
         path = self.get_filename(fullname)

@@ -1,10 +1,10 @@
 """A CUDA kernel as its file declares it, the kernel's launch for a given size, and the fitted constants (costs) of its
 predicted times.
 
-A header names the kernel's ``costs``. The file ``gpu/kernels/costs/CARD.json`` has the values of the costs for a GPU
-that was measured; ``benchmarks/fit_costs.py`` fits them to measured launches. A table of costs in the user's cache,
-fitted to the user's GPU, takes precedence over the package's table. A GPU without a table of costs uses the table of an
-H200. Memory rates in a table assume the bandwidth of an H200; expressions for times scale such rates by
+The header of a CUDA kernel names the kernel's ``costs``. The file ``gpu/kernels/costs/CARD.json`` has the values of the
+costs for a GPU that was measured; ``benchmarks/fit_costs.py`` fits them to measured launches. A table of costs in the
+user's cache, fitted to the user's GPU, takes precedence over the package's table. A GPU without a table of costs uses
+the table of an H200. Memory rates in a table assume the bandwidth of an H200; expressions for times scale such rates by
 ``memory_ratio`` where memory matters.
 """
 

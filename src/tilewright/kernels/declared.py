@@ -111,8 +111,8 @@ class Kernel:
         blocking.
     variants : function or None
         For a library that has several kernels for one product: a function of a dtype that returns functions ``(a, b,
-        c)`` by name. The first function runs the library as installed. For each shape, the bench takes the fastest of
-        these functions.
+        c)`` by name. The first of these functions runs the library as installed. For each shape, the bench takes the
+        fastest of these functions.
     source : bytes
         The contents of the kernel's file when it was declared.
 
@@ -130,14 +130,14 @@ class Kernel:
     has ``workspace(m, n, k)`` elements for all threads together; it begins on a 64-byte boundary and is uninitialised.
 
     ``counters`` begins with ``counters(m, n, k)`` 64-bit zeros, by which the threads divide the work
-    (``cpu.codegen.fetch_add``, ``cpu.codegen.wait_for``). Two more numbers follow. The first of them holds two bits:
-    whether to add the product to C, for a kernel that ``adds``; and whether C is known to be symmetric, for a kernel
-    that computes a ``triangle`` (``cpu.engine.triangle``). The second of these numbers is the number of threads that
-    were asked to work.
+    (``cpu.codegen.fetch_add``, ``cpu.codegen.wait_for``). Two more numbers follow. The first of these two numbers holds
+    two bits: whether to add the product to C, for a kernel that ``adds``; and whether C is known to be symmetric, for a
+    kernel that computes a ``triangle`` (``cpu.engine.triangle``). The second of these two numbers is the number of
+    threads that were asked to work.
 
     The kernel must be right with any number of threads, in whatever order they begin. A thread that other threads wait
-    for must not allocate: if the allocation failed, the others would wait forever. Ctrl-C sets all counters to 2^40 at
-    any moment. After Ctrl-C every thread must return soon, and access only its operands and ``space``.
+    for must not allocate: if the allocation failed, the others would wait forever. Ctrl-C may set all counters to 2^40
+    at any moment. After Ctrl-C every thread must return soon, and access only its operands and ``space``.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""CUDA kernels describe themselves. The first block comment of a ``.cu`` file is TOML, and states what no compiler can
-know.
+"""CUDA kernels describe themselves. The first block comment of a ``.cu`` file is a header in TOML, and states what no
+compiler can know.
 
     /*
     idea = "What it does differently, in a sentence."
@@ -413,8 +413,8 @@ class _Header:
 
 def presets_of(key: str, table: Any, expression: Callable[[str, Any], Expression]) -> Iterator[Preset]:
     """Read the presets that one table of a header describes: one for each combination of the lists in ``params``.
-    ``params`` may itself be a list of tables. ``expression(key, text)`` checks and parses a condition. Raises
-    WrongHeaderError if the table is wrong."""
+    ``params`` may itself be a list of tables. The function ``expression(key, text)`` checks and parses a condition.
+    Raises WrongHeaderError if the table is wrong."""
     known = isinstance(table, dict) and {"rate", "params"} <= set(table) <= {"rate", "when", "params"}
     sets = _listed(table["params"]) if known else []
     if (

@@ -235,8 +235,8 @@ def native_file(arch: str) -> Path:
 
 def build_native(say: Callable[[str], object] = print, arch: str = platform.machine()) -> Path | None:
     """Build the extension of the C front, unless it is up to date. Returns None if Python's headers are missing. Raises
-    BuildError if there is no C compiler. This machine's headers are also used for another 64-bit architecture, because
-    the interface is the same.
+    BuildError if there is no C compiler. This machine's headers of Python are also used to build for another 64-bit
+    architecture, because the interface is the same.
 
     If ``$CFLAGS`` is set, for example for sanitizers, the extension is always built, with these flags in addition.
     """

@@ -1,8 +1,9 @@
 """Builds the archive of an architecture: the engine's kernels for its GPUs, compiled before a product needs them.
 
 The planner determines which kernels the archive holds. This module plans products of all dtypes, layouts and alignments
-with random sizes. Each kernel that such a product would launch is noted instead of loaded. For kernels that multiply,
-every set of parameters that was chosen is compiled for every layout and alignment that occurred.
+with random sizes. The module notes each kernel that such a product would launch, instead of loading it. Of each kernel
+that multiplies, the module compiles every set of parameters that a plan chose, for every layout and alignment that
+occurred.
 """
 
 from __future__ import annotations
@@ -259,8 +260,8 @@ class _Packs:
         self._known: dict[bytes, str] = {}
 
     def once(self, row: _Row) -> _Row:
-        """The row, its binary compressed. If an earlier row has the same binary, the row stores that there is no
-        difference from it (its ``base``): two alignments often lead to the same code."""
+        """The row, its binary compressed. If an earlier row has the same binary, the new row stores an empty difference
+        from that row (its ``base``): two alignments often lead to the same code."""
         key, entries, waits, base, cubin = row
         if base is None and (first := self._known.setdefault(cubin, key)) != key:
             base, cubin = first, bytes(len(cubin))
