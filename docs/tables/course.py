@@ -415,7 +415,7 @@ def _counted(name: str) -> str:
     if of_loads := _per_thousand(line, OF_LOADS):
         said += f", {of_loads} of them because of bank conflicts"
     elif of_writes := _per_thousand(line, OF_ALL):
-        said += f". For as many multiply-adds, bank conflicts of writes to shared memory take {of_writes} wavefronts"
+        said += f". For 1,000 multiply-adds, bank conflicts of writes to shared memory take {of_writes} wavefronts"
     return (
         f"{said}. A thread of `{name}` has {registers} registers, and {warps} warps are resident on a multiprocessor."
     )

@@ -13,7 +13,7 @@ SIZE = 1000
 #: Libraries that the bench may measure beside OpenBLAS.
 LIBRARIES = {"ref/mkl": "MKL", "ref/blis": "BLIS", "ref/torch": "PyTorch with MKL"}
 #: What ``doubt`` means, for a reader.
-DOUBT = "A `?` after R means that the samples do not show which of the two is faster."
+DOUBT = "A `?` after R means that the samples do not show whether R is above or below 1."
 
 
 def rate(record: BenchRecord | None) -> str:

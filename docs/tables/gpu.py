@@ -476,6 +476,6 @@ def counted(name: str) -> str:
         f"memory. The columns **more** have the additional wavefronts that the hardware counted in each of three launches: "
         f"at most {most['ld']:.1%} more for loads, and {most['st']:.0%} more for stores. The table leaves out "
         f"{len(launches) - len(rows) + 1} of {len(launches)} cases, in which the hardware counted what was predicted. "
-        f"Measured on {first['gpu']} with ncu {first['ncu'].split()[1]} and {first['compiler']}: "
+        f"Measured on an {first['gpu']} with ncu {first['ncu'].split()[1]} and {first['compiler']}: "
         f"[record](../benchmarks/{name}.jsonl), made by `python benchmarks/record_rungs.py`."
     )

@@ -1,5 +1,5 @@
-"""The sizes of the engine's tile and blocks. These sizes are computed from this machine's registers and caches, or
-found by a search on this machine.
+"""The sizes of the engine's tile and blocks. The sizes of tile and blocks are computed from this machine's registers
+and caches, or found by a search on this machine.
 
 The tile of the engine's kernels is four vectors wide and has as many rows as the registers allow. On a machine with 32
 vector registers the tile has 6 rows. On a machine with 16 registers the tile is only three vectors wide and has 4 rows:
@@ -14,8 +14,8 @@ follows (with 4 bytes, MC is twice as large):
     NC   A panel of B (KC × NC) takes a quarter of L3, because there are two panels at a time.
 
 A kernel calls ``blocking()`` when its module is loaded, and is compiled for the result. ``tilewright tune`` loads the
-modules again with other blockings, and measures these in alternation with the computed one. If another blocking is
-faster, ``tilewright tune`` stores it for later processes.
+kernels' modules again with other blockings, and measures these in alternation with the computed one. If another
+blocking is faster, ``tilewright tune`` stores it for later processes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Blocking:
 
     ``kc`` is the number of steps of k for elements of 4 bytes or less. ``kc_of_8_bytes``, which is at most ``kc``, is
     the number of steps of k for larger elements. A block of A may take ``block_bytes`` bytes and a panel of B
-    ``panel_bytes`` bytes: MC and NC follow from these two numbers.
+    ``panel_bytes`` bytes: MC and NC follow from ``block_bytes`` and ``panel_bytes``.
     """
 
     vector_bits: int

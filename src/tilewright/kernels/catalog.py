@@ -97,8 +97,8 @@ def cuda_engine() -> dict[str, CudaKernel]:
 
 @functools.cache
 def cuda_engine_for(dtype: str) -> tuple[CudaKernel, ...]:
-    """Return the engine's CUDA kernels that multiply a dtype. Only the headers of these kernels are parsed, because
-    parsing the headers of all kernels takes a tenth of a second."""
+    """Return the engine's CUDA kernels that multiply a dtype. Only the headers of the kernels for this dtype are
+    parsed, because parsing the headers of all kernels takes a tenth of a second."""
     named = (path for path in _engine_files() if re.search(rf'^dtypes = \[.*"{dtype}"', path.read_text("utf-8"), re.M))
     return tuple(map(_engine_kernel, named))
 

@@ -198,7 +198,8 @@ class Launch:
 
     @property
     def blocks(self) -> int:
-        """The number of blocks of the launch. The number is 0 if C has no elements; then nothing is launched."""
+        """The number of blocks of the launch. The number of blocks is 0 if C has no elements; then nothing is
+        launched."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
@@ -209,10 +210,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Preset:
-    """Parameters that suit some sizes better than the defaults. ``rate`` is the speed with these parameters in percent
-    of the defaults' speed, at sizes that keep all multiprocessors busy to the end. ``when`` is the condition under
-    which these parameters may be used. The condition is over m, n, k and the parameters; for the engine's kernels also
-    over the ``size`` of elements and ``triangle``, which says whether only a triangle of C is computed."""
+    """Parameters that suit some sizes better than the defaults. ``rate`` is the speed with the preset's parameters in
+    percent of the defaults' speed, at sizes that keep all multiprocessors busy to the end. ``when`` is the condition
+    under which the preset may be used. The condition is an expression over m, n, k and the parameters; for the engine's
+    kernels also over the ``size`` of elements and ``triangle``, which says whether only a triangle of C is computed."""
 
     rate: int
     when: Expression
@@ -280,8 +281,8 @@ class CudaKernel:
     @property
     def in_engine(self) -> bool:
         """Whether this is a kernel of the engine. ``matmul`` chooses among the engine's kernels by their predicted
-        times. The function of such a kernel takes a structure with layouts, batch and parts of k instead of m, n and
-        k."""
+        times. The function of an engine's kernel takes a structure with layouts, batch and parts of k instead of m, n
+        and k."""
         return bool(self.time)
 
     @property

@@ -46,8 +46,8 @@ class Kernel:
     order : int
         The kernel's position in the reading order: the number in the file name of a rung, or a number that a kernel of
         the engine declares. A plan takes the engine's kernel with the highest order whose dtype fits and whose
-        ``suits(m, n, k)`` is true. If ``suits`` is true for none of them, the plan takes the kernel with the highest
-        order that has no ``suits``. A plan never takes a rung, because the ladder is for reading.
+        ``suits(m, n, k)`` is true. If ``suits`` is true for none of the kernels, the plan takes the kernel with the
+        highest order that has no ``suits``. A plan never takes a rung, because the ladder is for reading.
     function : function
         ``function(a, b, c)`` computes C = A·B for float arrays of shapes (m, k), (k, n), (m, n); it writes every
         element of C and never reads C first. A kernel with ``over`` gets a fourth argument, and a ``team`` kernel gets
@@ -130,10 +130,10 @@ class Kernel:
     has ``workspace(m, n, k)`` elements for all threads together; it begins on a 64-byte boundary and is uninitialised.
 
     ``counters`` begins with ``counters(m, n, k)`` 64-bit zeros, by which the threads divide the work
-    (``cpu.codegen.fetch_add``, ``cpu.codegen.wait_for``). Two more numbers follow. The first of these two numbers holds
-    two bits: whether to add the product to C, for a kernel that ``adds``; and whether C is known to be symmetric, for a
-    kernel that computes a ``triangle`` (``cpu.engine.triangle``). The second of these two numbers is the number of
-    threads that were asked to work.
+    (``cpu.codegen.fetch_add``, ``cpu.codegen.wait_for``). Two more numbers follow. The first number after the counters
+    holds two bits: whether to add the product to C, for a kernel that ``adds``; and whether C is known to be symmetric,
+    for a kernel that computes a ``triangle`` (``cpu.engine.triangle``). The second number after the counters is the
+    number of threads that were asked to work.
 
     The kernel must be right with any number of threads, in whatever order they begin. A thread that other threads wait
     for must not allocate: if the allocation failed, the others would wait forever. Ctrl-C may set all counters to 2^40

@@ -66,8 +66,8 @@ A header needs only ``idea``, ``block`` and ``grid``. ``block``, ``grid``, ``sha
 ``params`` of a preset, or one of the values in it, is a list, the table describes one preset for each entry. The name
 of a formula states what the formula counts. Such a name joins ``global`` or ``shared``, ``load`` or ``store``, and
 ``requests`` or ``sectors`` (for shared memory ``requests`` or ``wavefronts``). A macro of ``given`` is defined if its
-condition holds. A kernel that is compiled without the macro must be right for every size and address. Lines that begin
-with ``//`` or ``#`` may precede the comment.
+condition holds. A kernel that is compiled without such a macro must be right for every size and address. Lines that
+begin with ``//`` or ``#`` may precede the comment.
 
 The kernel's function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, with row-major matrices, and sets
 C[m×n] = A[m×k]·B[k×n] for any m, n, k ≥ 0. If the header says ``adds``, the function computes C += A·B when it is

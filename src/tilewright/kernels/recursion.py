@@ -1,9 +1,9 @@
-"""The functions that the three Strassen rungs share: quarters, odd edges and the error bound. The order of the
-operations is in each rung's file.
+"""The functions that the three Strassen rungs share: quarters, odd edges and the error bound. Each rung's file has the
+order of the scheme's operations.
 
 Strassen's scheme and its variants halve all three dimensions. If a dimension is odd, the scheme multiplies the largest
-part of the matrices with even dimensions. The base kernel computes the remainder as thin products: a column of A times
-a row of B, a column of C, and a row of C.
+part of the matrices that has even dimensions. The base kernel computes the remainder as thin products: a column of A
+times a row of B, a column of C, and a row of C.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def normwise_bound(growth: int, linear: int) -> Callable[..., float | None]:
     Stability of Numerical Algorithms, 2nd ed., section 23.2.2).
 
     The bound is max|C − Ĉ| ≤ [growth^L · (k₀² + linear·k₀) − linear·k] · u · max|A| · max|B| after L levels down to k₀
-    = k/2^L. The function returns the factor of u · max|A| · max|B| without the subtracted term, so it is slightly
-    larger than the bound. ``growth`` is 12 and ``linear`` is 5 for Strassen's scheme; ``growth`` is 18 and ``linear``
-    is 6 for Winograd's. The function returns None if the recursion has no level, because then the classical
+    = k/2^L. The function returns the factor of u · max|A| · max|B| without the subtracted term, so the result is
+    slightly larger than the bound. ``growth`` is 12 and ``linear`` is 5 for Strassen's scheme; ``growth`` is 18 and
+    ``linear`` is 6 for Winograd's. The function returns None if the recursion has no level, because then the classical
     componentwise bound of the base kernel holds.
     """
 

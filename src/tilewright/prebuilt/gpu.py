@@ -253,7 +253,7 @@ def _cubin(request: Request) -> bytes:
 
 
 class _Packs:
-    """Compresses the binaries of the kernels of a file."""
+    """Compresses the binaries of the kernels of one source file."""
 
     def __init__(self, binaries: bytes) -> None:
         self._compressor = zstandard.ZstdCompressor(_LEVEL, dictionary(binaries))

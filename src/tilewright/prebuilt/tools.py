@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class BuildError(Exception):
-    """The error of a build that built nothing; the message gives the reason in one line."""
+    """The error that a build raises if it built nothing; the message gives the reason in one line."""
 
 
 def put(file: Path, folder: Path) -> Path:

@@ -3,7 +3,7 @@ and all accesses go along cache lines (row S1.5 of docs/sources.md).
 
 The rung ``ikj`` copies nothing and reorders no sum. Each step of the inner loop adds to another element of C, so there
 is no chain of additions and the compiler can vectorise the loop without reordering. If B is larger than the cache, the
-kernel reads all of B from memory again for every row of C. If B is that large, memory limits the speed.
+kernel reads all of B from memory again for every row of C, and memory limits the speed.
 """
 
 from tilewright.kernels import kernel

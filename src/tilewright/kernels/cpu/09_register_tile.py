@@ -6,9 +6,9 @@ the tile has 3 rows, and with 32 it has 6: the sources of S1.10 and S1.11 found 
 makes mr + 4 loads for 4·mr fused multiply-adds: 10 loads for 24 multiply-adds if mr is 6.
 
 Around the tile are the five loops that most fast libraries use. A and B are packed into slivers that the tile reads
-sequentially, whatever the operands' strides are: B in rows of NR elements, and A in slivers of MR rows, which lie one
-after another. Packing does not transpose A. The rows of a sliver lie KC elements apart, and a constant offset in a load
-costs nothing; so packing copies whole rows.
+sequentially, whatever the operands' strides are. A sliver of B has rows of NR elements, and a sliver of A has MR rows,
+one after another. Packing does not transpose A. The rows of a sliver lie KC elements apart, and a constant offset in a
+load costs nothing; so packing copies whole rows.
 
     for j0 in steps of NC          a panel of B, NC columns           → stays in the last cache
       for p0 in steps of KC        KC rows of the panel are packed

@@ -3,8 +3,8 @@ processor can run.
 
 When OpenBLAS is loaded it chooses its kernels by the processor's model, and takes older kernels for a model that it
 does not know. ``$OPENBLAS_CORETYPE`` overrides the choice. So that each set of kernels can be measured, this module
-loads copies of NumPy's own library, one for each core type. BLAS has no products of integers and of float16. For these
-dtypes the bench measures NumPy's own loop.
+loads copies of NumPy's own library, one for each core type. BLAS has no products of integers and of float16. For
+integers and float16 the bench measures NumPy's own loop.
 """
 
 import atexit
