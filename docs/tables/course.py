@@ -258,12 +258,10 @@ def gain(name: str) -> str:
     own, parent = page.measured.get(name), kernel_of(name).parent
     if own is None:
         return f"**Measured.** No record has this rung yet. {_counted(name)}".rstrip()
-    said = (
-        f"**Measured.** The rung reaches {rate(own)} {_unit(page)}. This is {share(own)} of the speed of {page.library}"
-    )
+    said = f"**Measured.** `{name}` reaches {rate(own)} {_unit(page)}, which is {share(own)} of the speed of {page.library}"
     before = page.measured.get(parent or "")
     if before and before.dtype == own.dtype and before.precision == own.precision:
-        said += f", and {factor(own, before)} times that of `{parent}`"
+        said += f" and {factor(own, before)} times the speed of `{parent}`"
     elif before and before.dtype == own.dtype:
         said += f" with the same rounding of operands; `{parent}` does not round its operands"
     elif before:
@@ -276,7 +274,7 @@ def on_threads(name: str) -> str:
     page = page_of(name)
     most = max(r.threads for r in records_of(page.record))
     several, one = page.at(page.size, most)[name], page.measured[name]
-    return f"On {most} threads this rung reaches {rate(several)} GFLOPS, {factor(several, one)} times its rate on one."
+    return f"On {most} threads `{name}` reaches {rate(several)} GFLOPS, {factor(several, one)} times its rate on one thread."
 
 
 def glance(file: str) -> str:
@@ -308,20 +306,21 @@ def _legend(file: str) -> str:
     record = f"[record](../benchmarks/{page.record}.jsonl), made by `{command(first.environment)}`"
     of = f"products of {page.size:,} × {page.size:,} matrices"
     parent = (
-        f"**× parent** is the speed divided by that of the rung's parent, and **of {page.library}** compares it with that "
-        f"library."
+        f"**× parent** is the speed of a rung divided by that of its parent, and **of {page.library}** is the speed of the "
+        f"rung as a percentage of that of {page.library}."
     )
     if page.device == "cpu":
-        said = f"The speed is that of {of} in {first.dtype} on one thread of an {where} ({record}). {parent}"
-        loads = f"Loads and multiply-adds are instructions of the inner loop's machine code ({_counts_record()})."
+        said = f"The speeds are those of {of} in {first.dtype} on one thread of an {where} ({record}). {parent}"
+        loads = f"**Loads per multiply-add** counts instructions in the machine code of the inner loop ({_counts_record()})."
         return said if file == "strassen" else f"{said} {loads}"
     depth = max(counts()[name]["k"] for name in page.rungs)
     return (
-        f"The speed is that of {of} on an {where} ({record}). {parent}\n\n"
+        f"The speeds are those of {of} on an {where} ({record}). {parent}\n\n"
         f"**Sectors** of 32 bytes are read from global memory. **Wavefronts** are the steps in which shared memory serves "
-        f"reads, with one word of each bank in a step. Both are given for 1,000 multiply-adds. **Registers** are those of "
-        f"one thread, and **warps** are resident on a multiprocessor, which can hold 64. These figures do not depend on k, "
-        f"and were counted with k = {depth} ({_counts_record()})."
+        f"reads, with one word of each bank in a step. Sectors and wavefronts are given for 1,000 multiply-adds. "
+        f"**Registers** are those of one thread, and **warps** are resident on a multiprocessor, which can hold 64. The "
+        f"numbers of sectors, wavefronts, registers and warps do not depend on k, and were counted with k = {depth} "
+        f"({_counts_record()})."
     )
 
 
@@ -403,18 +402,23 @@ def _counted(name: str) -> str:
     line = counts().get(name, {})
     if loop := line.get("loop"):
         loads, multiplies = loop["loads"], loop["multiplies"]
-        return f"**Counted.** Its inner loop has {loads} load instructions for {multiplies} multiply-add instructions."
+        return (
+            f"**Counted.** The inner loop of `{name}` has {loads} load instructions for {multiplies} multiply-add "
+            f"instructions."
+        )
     if not line or "loop" in line:
         return ""
     sectors, wavefronts, registers, warps = _cells(name)
-    said = f"**Counted.** For 1,000 multiply-adds the rung reads {sectors} sectors from global memory"
+    said = f"**Counted.** For 1,000 multiply-adds `{name}` reads {sectors} sectors from global memory"
     if wavefronts != "–":
         said += f", and takes {wavefronts} wavefronts to read shared memory"
     if of_loads := _per_thousand(line, OF_LOADS):
         said += f", {of_loads} of them because of bank conflicts"
     elif of_writes := _per_thousand(line, OF_ALL):
-        said += f". Bank conflicts of writes to shared memory take {of_writes} wavefronts"
-    return f"{said}. A thread has {registers} registers, and {warps} warps are resident on a multiprocessor."
+        said += f". For 1,000 multiply-adds, bank conflicts of writes to shared memory take {of_writes} wavefronts"
+    return (
+        f"{said}. A thread of `{name}` has {registers} registers, and {warps} warps are resident on a multiprocessor."
+    )
 
 
 def stale_counts() -> list[str]:

@@ -13,7 +13,7 @@ SIZE = 1000
 #: Libraries that the bench may measure beside OpenBLAS.
 LIBRARIES = {"ref/mkl": "MKL", "ref/blis": "BLIS", "ref/torch": "PyTorch with MKL"}
 #: What ``doubt`` means, for a reader.
-DOUBT = "A `?` after R means that the samples do not show which of the two is faster."
+DOUBT = "A `?` after R means that the samples do not show whether R is above or below 1."
 
 
 def rate(record: BenchRecord | None) -> str:
@@ -53,10 +53,10 @@ def provenance(name: str, records: list[BenchRecord]) -> str:
     kernels = environment["blas_kernels"].get("openblas", "unknown")
     return (
         f"The table has GFLOPS for {first.dtype} and n = {SIZE}, and R in brackets: the time of {reference_of(first)}, "
-        f"on the same number of threads, divided by the time of the kernel. Above 1 the kernel is faster. {DOUBT}\n\n"
-        f"The machine is an {environment['processor']} with {environment['cores']} cores. LLVM, the compiler, calls it "
-        f"{environment['llvm_cpu']}, and OpenBLAS chooses its {kernels} kernels for it. The measured peak of fused "
-        f"multiply-adds is {peaks}. Record: {linked(name)}, made by `{command(environment)}`."
+        f"on the same number of threads, divided by the time of the kernel. If R is above 1, the kernel is faster. "
+        f"{DOUBT}\n\nThe machine is an {environment['processor']} with {environment['cores']} cores. LLVM, the compiler, "
+        f"calls this processor {environment['llvm_cpu']}, and OpenBLAS chooses its {kernels} kernels for it. The measured "
+        f"peak of fused multiply-adds is {peaks}. Record: {linked(name)}, made by `{command(environment)}`."
     )
 
 
@@ -78,13 +78,15 @@ def forced_openblas() -> str:
     parts = []
     for dtype in dict.fromkeys(r.dtype for r in records):
         ours = [r for r in records if r.dtype == dtype and r.kernel == "cpu/register_tile" and r.ratio is not None]
-        parts.append(f"- {dtype}: " + ", ".join(f"{r.ratio:.2f} at n = {r.n} on {threads(r.threads)}" for r in ours))
+        parts.append(
+            f"- {dtype}: R is " + ", ".join(f"{r.ratio:.2f} at n = {r.n} on {threads(r.threads)}" for r in ours)
+        )
     chosen = records_of("cpu-ladder-float32")[0].environment["blas_kernels"]["openblas"]
     forced = records[0].environment["blas_kernels"]["openblas"]
     said = (
-        f"OpenBLAS does not know this processor and chooses its {chosen} kernels. With its kernels for AVX-512 "
-        f"(`OPENBLAS_CORETYPE={forced}`) it is faster. Compared with these, `cpu/register_tile` has the following R "
-        f"([record](../benchmarks/cpu-openblas-avx512.jsonl)):"
+        f"OpenBLAS does not know the AMD processor and chooses its {chosen} kernels for it. OpenBLAS is faster with its "
+        f"kernels for AVX-512 (`OPENBLAS_CORETYPE={forced}`). Compared with the kernels for AVX-512, `cpu/register_tile` "
+        f"has the following R ([record](../benchmarks/cpu-openblas-avx512.jsonl)):"
     )
     return "\n".join([said, "", *parts])
 

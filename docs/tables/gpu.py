@@ -80,7 +80,7 @@ def gpu_provenance(name: str, records: list[BenchRecord]) -> str:
     refused = any(r.verdict == "unsupported" for r in records)
     return (
         f"The tables have TFLOPS, and R in brackets: the time of cuBLAS {first['blas'].get('cublas', '')} divided by the "
-        f"time of the kernel, both measured in the same run. Above 1 the kernel is faster."
+        f"time of the kernel, both measured in the same run. If R is above 1, the kernel is faster."
         f"{' **refused** means that the kernel cannot multiply matrices of this size.' * refused}\n\n"
         f"The GPU is an {first['gpu']} with driver {first['driver']}. The kernels were compiled by {first['nvrtc']}. "
         f"{f'The measured peaks are {measured}. ' * bool(measured)}"
@@ -96,8 +96,8 @@ def fastest(name: str) -> str:
         of = [r for r in records if r.dtype == dtype and r.n in GPU_SIZES]
         best = {n: max((r for r in of if r.n == n), key=lambda r: r.ratio or 0) for n in dict.fromkeys(r.n for r in of)}
         listed = ", ".join(f"{r.ratio:.2f} at n = {n:,}" for n, r in sorted(best.items()) if n >= 1000)
-        parts.append(f"- {dtype}: {listed}")
-    said = "R of the fastest rung at each size, the time of cuBLAS divided by that of the rung (above 1 the rung is faster):"
+        parts.append(f"- {dtype}: R is {listed}")
+    said = "For the fastest rung at each size, R is the time of cuBLAS divided by the time of the rung:"
     return "\n".join([said, "", *parts])
 
 
@@ -431,9 +431,9 @@ def sweep(names: list[str], *params: str) -> str:
     first = measured[0]
     made = "; ".join(f"[record](../benchmarks/{name}.jsonl), made by `{command_of(name)}`" for name in names)
     return (
-        f"{table(rows)}\n\nThe columns for each n have GFLOPS of `{first.kernel}` on an {first.environment['gpu']}, the "
-        f"highest of each column in bold. Registers are those of one thread, and warps are resident on a multiprocessor "
-        f"({made})."
+        f"{table(rows)}\n\nThe columns for each n have GFLOPS of `{first.kernel}` on an {first.environment['gpu']}, with "
+        f"the highest value of each column in bold. Registers are those of one thread, and warps are resident on a "
+        f"multiprocessor ({made})."
     )
 
 
@@ -477,6 +477,6 @@ def counted(name: str) -> str:
         f"memory. The columns **more** have the additional wavefronts that the hardware counted in each of three launches: "
         f"at most {most['ld']:.1%} more for loads, and {most['st']:.0%} more for stores. The table leaves out "
         f"{len(launches) - len(rows) + 1} of {len(launches)} cases, in which the hardware counted what was predicted. "
-        f"{first['gpu']}, ncu {first['ncu'].split()[1]}, {first['compiler']}; "
+        f"Measured on an {first['gpu']} with ncu {first['ncu'].split()[1]} and {first['compiler']}: "
         f"[record](../benchmarks/{name}.jsonl), made by `python benchmarks/record_rungs.py`."
     )

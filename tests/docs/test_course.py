@@ -59,8 +59,8 @@ def test_a_gain_is_the_quotient_of_two_rates_and_a_share_that_of_r(course: Modul
     page = course.PAGES["hopper"]
     own, parent = page.measured["cuda/producer"], page.measured["cuda/large_wgmma"]
     said = course.gain("cuda/producer")
-    assert f"{own.gflops / 1000:.0f} TFLOPS. This is {100 * own.ratio:.0f} % of the speed of cuBLAS" in said
-    assert f", and {own.gflops / parent.gflops:.2f} times that of `cuda/large_wgmma`." in said
+    assert f"{own.gflops / 1000:.0f} TFLOPS, which is {100 * own.ratio:.0f} % of the speed of cuBLAS" in said
+    assert f" and {own.gflops / parent.gflops:.2f} times the speed of `cuda/large_wgmma`." in said
     assert "`cuda/tf32` is for float32" in course.gain("cuda/bf16")  # no gain over another dtype
 
 
@@ -73,7 +73,7 @@ def test_bank_conflicts_are_a_part_of_the_wavefronts_of_reads(course: ModuleType
     assert f"{reads:.1f} wavefronts to read shared memory, {conflicts:.2f} of them because of" in course.gain(
         line["kernel"]
     )
-    assert "Bank conflicts of writes to shared memory take 0.98" in course.gain("cuda/dgemm_column")
+    assert "bank conflicts of writes to shared memory take 0.98" in course.gain("cuda/dgemm_column")
 
 
 def test_a_counter_of_matrix_loads_is_not_added_to_that_of_loads(course: ModuleType) -> None:

@@ -1,5 +1,5 @@
-"""The ladder: one kernel in each file, to be read in order. ``declared`` and ``header`` say how a kernel declares
-itself."""
+"""The ladder: a sequence of kernels, one in each file, to be read in order. The modules ``declared`` and ``header``
+explain how a kernel declares itself."""
 
 from .declared import FLOATS, NUMERIC, Kernel, Sharing, kernel
 

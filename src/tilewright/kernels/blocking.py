@@ -1,10 +1,11 @@
-"""The sizes of the engine's tile and blocks. They are computed from this machine's registers and caches, or found by a
-search on this machine.
+"""The sizes of the engine's tile and blocks. The sizes of tile and blocks are computed from this machine's registers
+and caches, or found by a search on this machine.
 
-The tile is four vectors wide and has as many rows as the registers allow. With 32 registers it has 6 rows. With 16
-registers it is only three vectors wide and has 4 rows: on Zen 3 this tile took 2 to 8 % less time than 3 rows of four
-vectors, because a step reads less of B, which streams from L2. The sizes of the blocks follow from the machine's L1, L2
-and L3. For elements of 8 bytes (with 4 bytes, MC is twice as large):
+The tile of the engine's kernels is four vectors wide and has as many rows as the registers allow. On a machine with 32
+vector registers the tile has 6 rows. On a machine with 16 registers the tile is only three vectors wide and has 4 rows:
+on Zen 3 this tile took 2 to 8 % less time than 3 rows of four vectors, because a step reads less of B, which streams
+from L2. The sizes of the blocks follow from the machine's L1, L2 and L3. The sizes for elements of 8 bytes are as
+follows (with 4 bytes, MC is twice as large):
 
     KC   A sliver of B (KC × 4 vectors, even if the tile is narrower) takes at most 1/8 of L2, and a sliver of A (MR × KC) at
          most half of L1. KC is as large as these allow, because C is read and written k/KC times.
@@ -12,9 +13,9 @@ and L3. For elements of 8 bytes (with 4 bytes, MC is twice as large):
          products of 1,000 to 3,000 took 0.5 to 2 % longer on Zen 4; with a sixth they took as long as with a third.
     NC   A panel of B (KC × NC) takes a quarter of L3, because there are two panels at a time.
 
-A kernel calls ``blocking()`` when its module is loaded, and is compiled for the result. ``tilewright tune`` loads
-modules again with other blockings, and measures these in alternation with the computed one. It stores a faster one for
-later processes.
+A kernel calls ``blocking()`` when its module is loaded, and is compiled for the result. ``tilewright tune`` loads the
+kernels' modules again with other blockings, and measures these in alternation with the computed one. If another
+blocking is faster, ``tilewright tune`` stores it for later processes.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Blocking:
     sizes of its blocks.
 
     ``kc`` is the number of steps of k for elements of 4 bytes or less. ``kc_of_8_bytes``, which is at most ``kc``, is
-    for larger elements. A block of A may take ``block_bytes`` and a panel of B ``panel_bytes``: MC and NC follow from
-    these.
+    the number of steps of k for larger elements. A block of A may take ``block_bytes`` bytes and a panel of B
+    ``panel_bytes`` bytes: MC and NC follow from ``block_bytes`` and ``panel_bytes``.
     """
 
     vector_bits: int
@@ -58,24 +59,26 @@ class Blocking:
     panel_bytes: int
 
     def mc(self, kc: int) -> int:
-        """Rows of a block of A that is ``kc`` steps long and has 8-byte elements, in whole tiles."""
+        """Return the number of rows of a block of A that is ``kc`` steps long and has 8-byte elements, in whole
+        tiles."""
         return max(4 * self.mr, self.block_bytes // (8 * kc) // self.mr * self.mr)
 
     def nc(self, kc: int, nr: int) -> int:
-        """Columns of a panel of B that is ``kc`` steps long and has 8-byte elements, in whole tiles of ``nr``
-        columns."""
+        """Return the number of columns of a panel of B that is ``kc`` steps long and has 8-byte elements, in whole
+        tiles of ``nr`` columns."""
         return max(nr, min(MOST_COLUMNS, self.panel_bytes // (8 * kc)) // nr * nr)
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The sizes as a dictionary, under the names that the field uses; records and messages show them."""
+        """The sizes of this blocking as a dictionary, under the names that are usual in the field; records and messages
+        show them."""
         mc, nc = self.mc(self.kc), self.nc(self.kc, self.nv * self.vector_bits // 32)
         steps = {"kc": self.kc, "kc_of_8_bytes": self.kc_of_8_bytes}
         return {"mr": self.mr, "nv": self.nv, "unroll": self.unroll, **steps, "mc": mc, "nc": nc}
 
     def sound(self, here: Machine) -> bool:
-        """Whether code compiled for this blocking is correct, and its blocks fit the registers and caches of a
-        machine."""
+        """Return whether code compiled for this blocking is correct, and whether its blocks fit the registers and
+        caches of a machine."""
         if not all(type(value) is int and value > 0 for value in astuple(self)):
             return False
         _, l2, l3 = caches(here)
@@ -93,7 +96,7 @@ class Blocking:
 
 
 def caches(here: Machine) -> tuple[int, int, int]:
-    """Bytes of L1, L2 and L3; small sizes are assumed if they are not known."""
+    """Return the bytes of L1, L2 and L3; small sizes are assumed for caches of unknown size."""
     return here.l1d or 32 << 10, here.l2 or 256 << 10, here.l3 or 8 << 20
 
 
@@ -102,8 +105,8 @@ def _registers(here: Machine) -> int:
 
 
 def tallest(here: Machine, nv: int) -> int:
-    """Rows of the tallest tile of ``nv`` vectors that fits the registers. Registers hold the tile, one vector for each
-    row or each column of vectors, whichever are fewer, and one vector more.
+    """Return the number of rows of the tallest tile of ``nv`` vectors that fits the registers. The registers hold the
+    tile, one vector for each row or each column of vectors, whichever are fewer, and one vector more.
 
     >>> tallest(machine(), 4) in (3, 6)
     True
@@ -113,8 +116,8 @@ def tallest(here: Machine, nv: int) -> int:
 
 
 def analytic(here: Machine, *, nv: int = 0) -> Blocking:
-    """The blocking that the module's docstring describes, computed for a machine; ``nv`` sets another width of the
-    tile."""
+    """Return the blocking that the module's docstring describes, computed for a machine; ``nv`` sets another width of
+    the tile."""
     nv = nv or (4 if _registers(here) > 16 else 3)
     bits, mr = here.vector_bits or 128, tallest(here, nv)
     l1, l2, l3 = caches(here)
@@ -131,8 +134,8 @@ _tried: ContextVar[Blocking | None] = ContextVar("tried", default=None)
 
 
 def blocking() -> Blocking:
-    """The blocking to compile a kernel for: the candidate of a search while one is tried, otherwise that of this
-    process.
+    """Return the blocking for which a kernel is compiled: the candidate of a search while one is tried, otherwise that
+    of this process.
 
     >>> blocking().mr * blocking().nv < 32
     True
@@ -142,24 +145,24 @@ def blocking() -> Blocking:
 
 @functools.cache
 def in_force() -> Blocking:
-    """The blocking of this process: the one that a search stored on this machine, otherwise the computed one.
+    """Return the blocking of this process: the one that a search stored on this machine, otherwise the computed one.
 
-    It does not change if a search stores another one while the process runs.
+    The blocking of a process does not change if a search stores another one while the process runs.
     """
     found = None if os.environ.get(BUILD_LEVEL) else stored_blocking()  # a library is for every machine of its level
     return found.blocking if found else analytic(machine())
 
 
 def has_analytic_tile() -> bool:
-    """Whether this process uses the computed tile. The built machine code has that tile, on every machine with these
-    registers."""
+    """Return whether this process uses the computed tile. The built machine code has the computed tile, on every
+    machine with these registers."""
     tiles = [(x.vector_bits, x.mr, x.nv, x.unroll) for x in (in_force(), analytic(machine()))]
     return tiles[0] == tiles[1]
 
 
 @contextlib.contextmanager
 def use_candidate(candidate: Blocking) -> Iterator[None]:
-    """Within the ``with`` block, ``blocking()`` returns the candidate."""
+    """Make ``blocking()`` return the candidate within the ``with`` block."""
     token = _tried.set(candidate)
     try:
         yield
@@ -172,8 +175,8 @@ def use_candidate(candidate: Blocking) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class StoredBlocking:
-    """A blocking that a search stored. ``found`` says what the search measured: kernel, dtype, shape, threads, and how
-    many times as fast the blocking is (``ratio``)."""
+    """A blocking that a search stored on this machine. ``found`` says what the search measured: kernel, dtype, shape,
+    threads, and how many times as fast the blocking is (``ratio``)."""
 
     blocking: Blocking
     found: dict[str, Any]
@@ -183,13 +186,13 @@ class StoredBlocking:
 
 
 def store_blocking(chosen: Blocking, found: dict[str, Any]) -> Path | None:
-    """Store a blocking for later processes on this machine; returns None if it cannot be written."""
+    """Store a blocking for later processes on this machine; returns None if the file cannot be written."""
     return _kept_in().write_json({"made_for": _made_for(), "blocking": asdict(chosen), "found": found})
 
 
 def stored_blocking() -> StoredBlocking | None:
-    """The blocking that is stored on this machine for the sources of this package; None if there is none, or if it is
-    not sound here."""
+    """Return the blocking that is stored on this machine for the sources of this package; None if there is none, or if
+    the stored blocking is not sound here."""
     return _kept_in().read_as(_sound)
 
 
@@ -199,12 +202,12 @@ def _sound(known: dict[str, Any]) -> StoredBlocking | None:
 
 
 def forget_blocking() -> bool:
-    """Remove the stored blocking; returns whether there was one."""
+    """Remove the stored blocking; returns whether one was stored."""
     return _kept_in().remove()
 
 
 def describe() -> str:
-    """The blocking of this process, as one line of text.
+    """Return a line of text that describes the blocking of this process.
 
     >>> describe().startswith(f"{blocking().mr} rows × {blocking().nv} vectors")
     True

@@ -1,7 +1,7 @@
 """Finds every kernel by name: the rungs of the ladder, the engine's kernels, the references, and kernels in a user's
 files.
 
-There is no list of kernels: a kernel is found because its file lies in one of the folders below.
+There is no list of kernels: this module finds a kernel because the kernel's file lies in one of the folders below.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def catalog() -> dict[str, Kernel]:
 
 @functools.cache
 def engine() -> dict[str, Kernel]:
-    """The engine's kernels for the CPU by name; ``matmul`` dispatches to them."""
+    """Return the engine's kernels for the CPU by name; ``matmul`` dispatches to these kernels."""
     return {kernel.name: kernel for kernel in _kernels_in(_ENGINE)}
 
 
@@ -89,15 +89,16 @@ def _kernels_in(folder: str) -> list[Kernel]:
 
 @functools.cache
 def cuda_engine() -> dict[str, CudaKernel]:
-    """The engine's CUDA kernels by name. ``matmul`` dispatches to them; they are not rungs of the ladder."""
+    """Return the engine's CUDA kernels by name. ``matmul`` dispatches to the engine's CUDA kernels; they are not rungs
+    of the ladder."""
     kernels = [_engine_kernel(path) for path in _engine_files()]
     return {k.name: k for k in kernels}
 
 
 @functools.cache
 def cuda_engine_for(dtype: str) -> tuple[CudaKernel, ...]:
-    """The engine's CUDA kernels that multiply a dtype. Only their headers are parsed, because parsing the headers of
-    all kernels takes a tenth of a second."""
+    """Return the engine's CUDA kernels that multiply a dtype. Only the headers of the kernels for this dtype are
+    parsed, because parsing the headers of all kernels takes a tenth of a second."""
     named = (path for path in _engine_files() if re.search(rf'^dtypes = \[.*"{dtype}"', path.read_text("utf-8"), re.M))
     return tuple(map(_engine_kernel, named))
 
@@ -108,14 +109,14 @@ def _engine_files() -> list[Path]:
 
 @functools.cache
 def cuda_catalog() -> dict[str, CudaKernel]:
-    """Every rung of the CUDA ladder by name, in reading order."""
+    """Return every rung of the CUDA ladder by name, in reading order."""
     kernels = [_cuda_kernel(path, "cuda") for path in (PACKAGE / "kernels/cuda").glob("[0-9a-z]*.cu")]
     return {k.name: k for k in sorted(kernels, key=lambda k: (k.order, k.name))}
 
 
 def load_cuda_file(path: str | Path) -> CudaKernel:
-    """Load a user's own kernel from a ``.cu`` file anywhere on disk. Raises UsageError if the file has no header, or a
-    wrong one."""
+    """Load a user's own kernel from a ``.cu`` file anywhere on disk. Raises UsageError if the file has no header, or if
+    the header is wrong."""
     path = Path(path).resolve()
     if not path.is_file():
         raise UsageError(f"kernel file {path} does not exist")
@@ -145,15 +146,15 @@ def load_file(path: str | Path) -> Kernel:
 
 
 def remade(kernel: Kernel, chosen: Blocking) -> Kernel:
-    """Load a kernel's file again, for another blocking, and return that kernel."""
+    """Load a kernel's file again, compiled for another blocking, and return that kernel."""
     # The module's name is part of the names in the machine code, so each blocking needs a module name of its own.
     with use_candidate(chosen):
         return _loaded(kernel.path, f"tilewright_blocking_{fingerprint(chosen)}_{kernel.path.stem}")
 
 
 class _FromSource(SourceFileLoader):
-    """Compiles a file each time: bytecode that is kept beside it is known by time and size, which an edit may leave as they
-    are."""
+    """Loads a module from its source each time: cached bytecode is identified by the file's time and size, which an
+    edit may leave unchanged."""
 
     def get_code(self, fullname: str) -> Any:
         path = self.get_filename(fullname)
@@ -186,10 +187,11 @@ def find(names: Iterable[str], *, device: Literal["cpu"] = "cpu") -> list[Kernel
 @overload
 def find(names: Iterable[str], *, device: Literal["cuda"]) -> list[CudaKernel]: ...
 def find(names: Iterable[str], *, device: str = "cpu") -> list[Kernel] | list[CudaKernel]:
-    """Kernels by name (``cpu/ikj``, or ``ikj`` for short) or by path of a user's file, in the order of ``names``.
+    """Return the kernels with these names (``cpu/ikj``, or ``ikj`` for short) or paths of a user's files, in the order
+    of ``names``.
 
-    Without names it returns the ladder of ``device``, without the engine's kernels. Raises UsageError for an unknown
-    name, with a suggestion, and for a kernel of another device.
+    Without names, ``find`` returns the ladder of ``device``, without the engine's kernels. Raises UsageError for an
+    unknown name, with a suggestion, and for a kernel of another device.
     """
     known: dict[str, Any] = dict(catalog()) if device == "cpu" else cuda_catalog() | cuda_engine()
     chosen = [_find_one(name, device, known) for name in names]
@@ -230,13 +232,14 @@ def did_you_mean_kernel(name: str, names: Iterable[str], listed: Iterable[str] |
 
 
 def tunable() -> list[str]:
-    """The kernels that ``tilewright tune`` can tune: those with a blocking or parameters."""
+    """Return the kernels that ``tilewright tune`` can tune: those with a blocking or parameters."""
     cpu = [name for name, kernel in catalog().items() if kernel.blocking is not None]
     return cpu + [name for name, kernel in (cuda_catalog() | cuda_engine()).items() if kernel.parameters]
 
 
 def reference(name: str) -> Kernel:
-    """The kernel of a vendor's library by name (``openblas``, ``mkl``, …), whether or not that library is installed."""
+    """Return the kernel of a vendor's library by name (``openblas``, ``mkl``, …), whether or not that library is
+    installed."""
     known = {k.name.split("/")[1]: k for k in catalog().values() if k.is_reference}
     short = name.removeprefix("ref/")
     if short not in known:

@@ -1,10 +1,11 @@
-"""A CUDA kernel as its file declares it, its launch for a given size, and the fitted constants (costs) in its predicted
-times.
+"""A CUDA kernel as its file declares it, the kernel's launch for a given size, and the fitted constants (costs) of its
+predicted times.
 
-A header names the kernel's ``costs``. ``gpu/kernels/costs/CARD.json`` has their values, one table for each GPU that was
-measured; ``benchmarks/fit_costs.py`` fits them to measured launches. A table in the user's cache, fitted to the user's
-GPU, takes precedence over the package's. A GPU without a table uses that of an H200. Rates of memory in a table assume
-the bandwidth of an H200; expressions scale them by ``memory_ratio`` where memory matters.
+The header of a CUDA kernel names the kernel's ``costs``. The file ``gpu/kernels/costs/CARD.json`` has the values of the
+costs for a GPU that was measured; ``benchmarks/fit_costs.py`` fits them to measured launches. A table of costs in the
+user's cache, fitted to the user's GPU, takes precedence over the package's table. A GPU without a table of costs uses
+the table of an H200. Memory rates in a table assume the bandwidth of an H200; expressions for times scale such rates by
+``memory_ratio`` where memory matters.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class HasCosts(Protocol):
 
     @property
     def costs(self) -> tuple[str, ...]:
-        """The names of its costs, in the order of the header."""
+        """The names of the kernel's costs, in the order of the header."""
         ...
 
 
@@ -51,13 +52,14 @@ class CostTable(NamedTuple):
     kernels: Mapping[str, Mapping[str, float]]
 
     def costs_of(self, kernel: HasCosts) -> dict[str, float]:
-        """The value of each cost that the kernel's header names. Raises KeyError if the table lacks one of them."""
+        """Return the value of each cost that the kernel's header names. Raises KeyError if the table lacks one of these
+        costs."""
         known = self.kernels[kernel.name] if kernel.costs else {}
         return {name: known[name] for name in kernel.costs}
 
 
 def table_of(card: str) -> str:
-    """The name of the table for a GPU of this name: its own, otherwise that of an H200.
+    """Return the name of the table of costs for a GPU of this name: the GPU's own table, otherwise that of an H200.
 
     >>> table_of("NVIDIA H200"), table_of("NVIDIA GeForce RTX 5090")
     ('h200', 'h200')
@@ -67,7 +69,7 @@ def table_of(card: str) -> str:
 
 
 def own_table(card: str) -> str:
-    """The name of a table that belongs to this GPU alone.
+    """Return the name of the table of costs that belongs to this GPU alone.
 
     >>> own_table("NVIDIA H100 80GB HBM3")
     'h100-80gb-hbm3'
@@ -77,9 +79,9 @@ def own_table(card: str) -> str:
 
 @functools.lru_cache(maxsize=8)
 def cost_table(name: str) -> CostTable:
-    """The table of this name: from the user's cache if there is one, otherwise from the package. If the cached table
-    lacks a kernel, that kernel has the costs of the package. A process reads the table once, so a table that is fitted
-    later takes effect in the next process."""
+    """Return the table of costs of this name: from the user's cache if it is there, otherwise from the package. If the
+    cached table lacks a kernel, the package's costs of that kernel are used. A process reads a table once, so a table
+    that is fitted later takes effect in the next process."""
     path = _in_package(name)
     packaged = _table(json.loads((path if path.is_file() else _in_package(BASE)).read_bytes()))
     cached = cached_table(name)
@@ -93,7 +95,7 @@ def cost_table(name: str) -> CostTable:
 
 
 def cached_table(name: str) -> CacheFile:
-    """The cache file of a table that was fitted on this machine."""
+    """Return the cache file of a table of costs that was fitted on this machine."""
     return CacheFile("costs", f"{name}.json")
 
 
@@ -126,9 +128,9 @@ Dim3 = tuple[int, int, int]
 
 
 class UnitRates(NamedTuple):
-    """What one multiprocessor does in a clock. ``float64``: operations of its float64 units. ``float64_tensor`` and
-    ``int8_tensor``: multiply-adds of its tensor cores by mma.sync; a GPU without float64 tensor cores has the rate of
-    its units."""
+    """The numbers of operations that one multiprocessor does in a clock cycle. ``float64``: the operations of the
+    multiprocessor's float64 units. ``float64_tensor`` and ``int8_tensor``: the multiply-adds of its tensor cores by
+    mma.sync; a GPU without float64 tensor cores has the rate of its float64 units."""
 
     float64: int
     float64_tensor: int
@@ -148,7 +150,7 @@ class Card(NamedTuple):
     """The facts about a GPU on which predicted times depend; the defaults describe an H200.
 
     ``sms``: the number of multiprocessors. ``memory_ratio``: the bandwidth of an H200's memory divided by that of this
-    GPU's memory. ``table``: the name of its table of costs. ``capability``: its compute capability.
+    GPU's memory. ``table``: the name of the GPU's table of costs. ``capability``: its compute capability.
     """
 
     name: str = ""
@@ -159,7 +161,7 @@ class Card(NamedTuple):
 
     @property
     def rates(self) -> UnitRates:
-        """What one of its multiprocessors does in a clock.
+        """The numbers of operations that one multiprocessor of this GPU does in a clock cycle.
 
         >>> Card().rates.float64_tensor, Card(capability="8.9").rates.float64_tensor
         (128, 2)
@@ -174,8 +176,8 @@ class Card(NamedTuple):
 
     @classmethod
     def of(cls, name: str, sms: int, memory_clock_khz: int, bus_bits: int, capability: str = "9.0") -> Card:
-        """The card with this name, these multiprocessors, and this memory clock and bus width, as the driver reports
-        them. If clock or width is 0, the memory is assumed to be as fast as an H200's.
+        """Make the card with this name, these multiprocessors, and this memory clock and bus width, as the driver
+        reports them. If the memory clock or the bus width is 0, the memory is assumed to be as fast as an H200's.
 
         >>> round(Card.of("NVIDIA H100 80GB HBM3", 132, 2_619_000, 5120).memory_ratio, 3)
         1.467
@@ -196,7 +198,8 @@ class Launch:
 
     @property
     def blocks(self) -> int:
-        """The number of blocks of the launch. It is 0 if C has no elements; then nothing is launched."""
+        """The number of blocks of the launch. The number of blocks is 0 if C has no elements; then nothing is
+        launched."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
@@ -207,10 +210,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Preset:
-    """Parameters that suit some sizes better than the defaults. ``rate`` is their speed in percent of the defaults'
-    speed, at sizes that keep all multiprocessors busy to the end. ``when`` is the condition under which they may be
-    used. It is over m, n, k and the parameters; for the engine's kernels also over the ``size`` of elements and
-    ``triangle``, which says whether only a triangle of C is computed."""
+    """Parameters that suit some sizes better than the defaults. ``rate`` is the speed with the preset's parameters in
+    percent of the defaults' speed, at sizes that keep all multiprocessors busy to the end. ``when`` is the condition
+    under which the preset may be used. The condition is an expression over m, n, k and the parameters; for the engine's
+    kernels also over the ``size`` of elements and ``triangle``, which says whether only a triangle of C is computed."""
 
     rate: int
     when: Expression
@@ -219,10 +222,10 @@ class Preset:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CudaKernel:
-    """A CUDA kernel: what its ``.cu`` file declares in its header, and its source. The fields are the keys of the
-    header (see ``header``).
+    """A CUDA kernel: what its ``.cu`` file declares in its header, and its source. The fields of the class are the keys
+    of the header (see ``header``).
 
-    ``source`` was read from the file once; this text is what is compiled, even if the file is edited later. A
+    ``source`` is the text that was read from the file once; this text is compiled, even if the file is edited later. A
     ``capability`` is a compute capability, for example "7.5" or "9.0a". ``costs`` includes the costs that the header
     lists as ``unfitted``.
     """
@@ -277,8 +280,9 @@ class CudaKernel:
 
     @property
     def in_engine(self) -> bool:
-        """Whether it is a kernel of the engine. ``matmul`` chooses such a kernel by its predicted time. Its function
-        takes a structure with layouts, batch and parts of k instead of m, n and k."""
+        """Whether this is a kernel of the engine. ``matmul`` chooses among the engine's kernels by their predicted
+        times. The function of an engine's kernel takes a structure with layouts, batch and parts of k instead of m, n
+        and k."""
         return bool(self.time)
 
     @property
@@ -288,17 +292,17 @@ class CudaKernel:
 
     @property
     def tunable(self) -> frozenset[str]:
-        """The names of its parameters, all of which tuning can set."""
+        """The names of the kernel's parameters, all of which tuning can set."""
         return frozenset(self.params)
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a record stores about the kernel, so that a report can be made without it."""
+        """The facts about the kernel that a record stores, so that a report can be made without the kernel."""
         return {"idea": self.idea, "parent": self.parent, "row": self.row, "order": self.order}
 
     def checked(self, params: Mapping[str, int]) -> dict[str, int]:
-        """The complete parameters: the given ``params``, and the defaults for all others. Raises UsageError for an
-        unknown name or a forbidden value."""
+        """Return the complete parameters: the given ``params``, and the defaults for all others. Raises UsageError for
+        an unknown parameter or a forbidden value."""
         if {*map(type, params.values())} <= {int}:
             return dict(_checked(self, tuple(params.items())))
         return self._checked(params)
@@ -319,10 +323,10 @@ class CudaKernel:
         return chosen
 
     def preset(self, m: int, n: int, k: int, sms: int) -> Preset | None:
-        """The preset to use for a size on a GPU of ``sms`` multiprocessors; None if the defaults are best.
+        """Return the preset to use for a size on a GPU of ``sms`` multiprocessors; None if the defaults are best.
 
-        The choice is the preset with the shortest estimated time. This time is the number of blocks on the busiest
-        multiprocessor times the elements of their tile, divided by the preset's rate.
+        The choice is the preset with the shortest estimated time. The estimated time of a preset is the number of
+        blocks on the busiest multiprocessor times the elements of their tile, divided by the preset's rate.
         """
 
         def time(preset: Preset) -> float:
@@ -336,13 +340,13 @@ class CudaKernel:
         return None if best is defaults else best
 
     def fits(self, capability: str) -> bool:
-        """Whether a GPU of this compute capability, such as "9.0", can run the kernel."""
+        """Return whether a GPU of this compute capability, such as "9.0", can run the kernel."""
         least = self.capability.rstrip("af")
         same = least == capability
         return same if least != self.capability else _number(capability) >= _number(least)
 
     def box(self, operand: str, itemsize: int, params: Mapping[str, int], m: int = 1 << 30) -> tuple[int, int]:
-        """The rows and columns of an operand's box (see ``boxes`` in ``header``). The operand's elements have
+        """Return the rows and columns of an operand's box (see ``boxes`` in ``header``). The operand's elements have
         ``itemsize`` bytes, and A has ``m`` rows."""
         rows, columns = self._box_sides[operand].of({**params, LINE: 128 // itemsize, "m": m})
         return rows, columns
@@ -352,24 +356,24 @@ class CudaKernel:
         return {operand: Expressions(sides) for operand, sides in self.boxes.items()}
 
     def step_of_k(self, itemsize: int, params: Mapping[str, int]) -> int:
-        """The number of elements of k of which the parts of a long k are multiples; 0 if the kernel does not split
-        k."""
+        """Return the number of elements of k of which the parts of a long k are multiples; 0 if the kernel does not
+        split k."""
         return 0 if self.step is None else self.step(**params, **{LINE: 128 // itemsize})
 
     def triangle_blocks(self, params: Mapping[str, int], m: int, k: int) -> int:
-        """The number of blocks of a launch that computes only the lower triangle of a symmetric C of ``m`` rows; 0 if
-        the kernel cannot do that."""
+        """Return the number of blocks of a launch that computes only the lower triangle of a symmetric C of ``m`` rows;
+        0 if the kernel cannot do that."""
         return 0 if self.triangle is None else self.triangle(m=m, n=m, k=k, **params)
 
     def shared_to_finish(self, params: Mapping[str, int], vectors: int) -> int:
-        """Bytes of shared memory that the kernel needs in addition to ``shared``, for an epilogue with this number of
-        vectors that have one number for each column.
+        """Return the bytes of shared memory that the kernel needs in addition to ``shared``, for an epilogue with this
+        number of vectors that have one number for each column.
         """
         return 0 if self.finishes is None else vectors * self.finishes(**params)
 
     def holds(self, m: int, n: int, k: int, **params: int) -> frozenset[str]:
-        """The macros of ``given`` whose conditions hold for a size. It is assumed that all operands begin at multiples
-        of 16 bytes."""
+        """Return the macros of ``given`` whose conditions hold for a size. The function assumes that all operands begin
+        at multiples of 16 bytes."""
         values = {"m": m, "n": n, "k": k} | self.params | params
         return frozenset(name for name, condition in self.given.items() if condition(**values))
 
@@ -378,15 +382,15 @@ class CudaKernel:
         return Expressions((*self.grid, *self.block, self.shared))
 
     def launch(self, m: int, n: int, k: int, **params: int) -> Launch:
-        """The launch of the kernel for C[m×n] = A[m×k]·B[k×n]; ``params`` are the parameters that differ from the
-        defaults.
+        """Return the launch of the kernel for C[m×n] = A[m×k]·B[k×n]; ``params`` are the parameters that differ from
+        the defaults.
 
-        Raises UsageError for parameters that the kernel cannot take, and if no GPU can launch what the header asks for.
+        Raises UsageError for parameters that the kernel cannot take, and for a launch that no GPU can make.
         """
         return self.launch_with(self.checked(params), m, n, k)
 
     def launch_with(self, checked: Mapping[str, int], m: int, n: int, k: int) -> Launch:
-        """The launch with all parameters given, which ``checked`` has returned."""
+        """Return the launch with complete parameters, which ``checked`` has returned."""
         values = {"m": m, "n": n, "k": k, **checked}
         *sizes, shared = self._launch_sizes.of(values)
         grid, block = _three(sizes[: len(self.grid)]), _three(sizes[len(self.grid) :])
@@ -404,8 +408,8 @@ class CudaKernel:
         return launch
 
     def launch_on(self, sms: int, m: int, n: int, k: int, **params: int) -> Launch:
-        """The launch on a GPU of ``sms`` multiprocessors. A persistent kernel gets at most one block for each
-        multiprocessor, or PER_SM blocks if it has this parameter, in whole clusters."""
+        """Return the launch of the kernel on a GPU of ``sms`` multiprocessors. A persistent kernel gets at most one
+        block for each multiprocessor, or PER_SM blocks if it has this parameter, in whole clusters."""
         launch = self.launch(m, n, k, **params)
         if not self.persistent:
             return launch
@@ -419,9 +423,9 @@ def _checked(kernel: CudaKernel, params: tuple[tuple[str, int], ...]) -> Mapping
 
 
 def blocks_at_once(sms: int, params: Mapping[str, int]) -> int:
-    """The most blocks with which a persistent kernel is launched: as many as run at once, PER_SM on each
-    multiprocessor, in whole clusters. If clusters are larger than two blocks, some multiprocessors stay without one,
-    because a cluster must lie in one group of multiprocessors (GPC).
+    """Return the largest number of blocks with which a persistent kernel is launched: as many as run at once, PER_SM on
+    each multiprocessor, in whole clusters. If clusters are larger than two blocks, some multiprocessors stay without a
+    block, because a cluster must lie in one group of multiprocessors (GPC).
 
     >>> blocks_at_once(132, {"CLUSTER": 2}), blocks_at_once(132, {"SPLIT": 4}), blocks_at_once(2, {"SPLIT": 4})
     (132, 120, 4)
@@ -432,8 +436,8 @@ def blocks_at_once(sms: int, params: Mapping[str, int]) -> int:
 
 
 def launched(blocks: int, sms: int, params: Mapping[str, int]) -> int:
-    """The number of blocks with which a persistent kernel is launched that has work for ``blocks``: in whole clusters,
-    at most as many as run at once.
+    """Return the number of blocks with which a persistent kernel is launched if it has work for ``blocks`` blocks: in
+    whole clusters, at most as many as run at once.
 
     >>> launched(50, 132, {"NEAR": 16}), launched(500, 132, {})
     (64, 132)

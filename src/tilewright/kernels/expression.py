@@ -1,8 +1,9 @@
-"""Arithmetic expressions that a kernel's header contains as text. Expressions of integers give grid, block, memory and
-parameters; expressions of real numbers give times.
+"""Arithmetic expressions that a kernel's header contains as text. Expressions of integers give the grid, the block, the
+memory and the parameters of a launch; expressions of real numbers give times.
 
-A header may come from any file. So an expression is first parsed, and run as Python only if every node is one of the
-few kinds of arithmetic that are allowed. ``gpu.planning.columns`` evaluates many expressions at once, on arrays.
+A header may come from a file of any author. So an expression is first parsed, and is run as Python only if every node
+is one of the few kinds of arithmetic that are allowed. ``gpu.planning.columns`` evaluates many expressions at once, on
+arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LONGEST, LONGEST_REAL = 300, 400
 
 
 def cdiv(a: int, b: int) -> int:
-    """a / b, rounded up: how many tiles of size b cover a.
+    """Return a / b, rounded up: the number of tiles of size b that cover a.
 
     >>> cdiv(33, 32), cdiv(32, 32), cdiv(0, 32)
     (2, 1, 0)
@@ -59,8 +60,8 @@ class Expression:
 
     @classmethod
     def parse(cls, text: str | float, names: Iterable[str], *, real: bool = False) -> Expression:
-        """Parse an expression over ``names``: of whole numbers, or with ``real`` of real numbers. Raises UsageError for
-        anything that is not arithmetic.
+        """Parse an expression over ``names``: an expression of whole numbers, or of real numbers if ``real`` is true.
+        Raises UsageError for anything that is not arithmetic.
 
         >>> Expression.parse("sqrt(n) / 2e3", ["n"], real=True)(n=4)
         0.001
@@ -83,7 +84,7 @@ class Expression:
         return self.of(values)
 
     def of(self, values: Mapping[str, Any]) -> Any:
-        """The value of the expression; ``values`` is a mapping, which is not copied."""
+        """Return the value of the expression; ``values`` is a mapping, which is not copied."""
         try:
             return eval(_code(self.text), EVAL_GLOBALS, values)  # every node has been checked
         except ZeroDivisionError:
@@ -92,12 +93,12 @@ class Expression:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names that need a value."""
+        """The names in the expression that need a value."""
         return frozenset(n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)) - _FUNCTIONS.keys()
 
 
 class Expressions:
-    """Several expressions that are evaluated at once.
+    """Several expressions that are evaluated in one call.
 
     >>> Expressions((Expression.parse("n // 2", ["n"]), Expression.parse("n + 1", ["n"]))).of({"n": 6})
     (3, 7)
@@ -108,7 +109,7 @@ class Expressions:
         self._text = f"({''.join(f'{each.text}, ' for each in self._several)})"
 
     def of(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The value of each expression. Raises UsageError if one of them divides by zero."""
+        """The value of each expression. Raises UsageError if one of the expressions divides by zero."""
         try:
             found: tuple[Any, ...] = eval(_code(self._text), EVAL_GLOBALS, values)  # each of them has been checked
         except ZeroDivisionError:
@@ -173,7 +174,7 @@ class Parameter:
 
     @property
     def rule(self) -> str:
-        """The values that it may have, as text."""
+        """The values that the parameter may have, as text."""
         if isinstance(self.values, range):
             step = f" in steps of {self.values.step}" if self.values.step > 1 else ""
             return f"from {self.values[0]} to {self.values[-1]}{step}"

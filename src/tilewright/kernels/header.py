@@ -1,5 +1,5 @@
-"""CUDA kernels describe themselves. The first block comment of a ``.cu`` file is TOML, and states what no compiler can
-know.
+"""CUDA kernels describe themselves. The first block comment of a ``.cu`` file is a header in TOML, and states what no
+compiler can know.
 
     /*
     idea = "What it does differently, in a sentence."
@@ -61,34 +61,35 @@ know.
     TILE = { default = 32, values = [8, 16, 32] }   # or { default = 32, min = 8, max = 64, step = 8 }
     */
 
-Only ``idea``, ``block`` and ``grid`` are needed. ``block``, ``grid``, ``shared``, ``tile``, the formulas and ``when``
-are arithmetic over m, n, k and the parameters (see ``expression``); ``suits`` is over m, n and k only. If ``params`` of
-a preset, or one of its values, is a list, the table describes one preset for each entry. The name of a formula says
-what it counts. It joins ``global`` or ``shared``, ``load`` or ``store``, and ``requests`` or ``sectors`` (for shared
-memory ``requests`` or ``wavefronts``). A macro of ``given`` is defined where its condition holds. Compiled without the
-macro, the kernel must be right for every size and address. Lines that begin with ``//`` or ``#`` may precede the
-comment.
+A header needs only ``idea``, ``block`` and ``grid``. ``block``, ``grid``, ``shared``, ``tile``, the formulas and
+``when`` are arithmetic over m, n, k and the parameters (see ``expression``); ``suits`` is over m, n and k only. If
+``params`` of a preset, or one of the values in it, is a list, the table describes one preset for each entry. The name
+of a formula states what the formula counts. Such a name joins ``global`` or ``shared``, ``load`` or ``store``, and
+``requests`` or ``sectors`` (for shared memory ``requests`` or ``wavefronts``). A macro of ``given`` is defined if its
+condition holds. A kernel that is compiled without such a macro must be right for every size and address. Lines that
+begin with ``//`` or ``#`` may precede the comment.
 
-The function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, with row-major matrices, and sets C[m×n] =
-A[m×k]·B[k×n] for any m, n, k ≥ 0. If the header says ``adds``, the function computes C += A·B when it is compiled with
-ACCUMULATE; with k = 0 it then leaves C unchanged.
+The kernel's function takes ``(const T* a, const T* b, T* c, int m, int n, int k)``, with row-major matrices, and sets
+C[m×n] = A[m×k]·B[k×n] for any m, n, k ≥ 0. If the header says ``adds``, the function computes C += A·B when it is
+compiled with ACCUMULATE; with k = 0 it then leaves C unchanged.
 
 An operand listed in ``boxes`` is passed as a tensor map, ``const __grid_constant__ TensorMap a`` (see ``hopper.cuh``),
-instead of a pointer. The map has three dimensions, of which the third counts matrices. It uses swizzles of 128 bytes,
-and reads zeros beyond the edges. Rows of the operand must be a multiple of 16 bytes long, and not empty; other shapes
-are refused. A ``persistent`` kernel gets at most one block for each multiprocessor, or PER_SM blocks if it has this
-parameter. The blocks are whole clusters; a cluster has CLUSTER · BESIDE · SPLIT · NEAR blocks, which are parameters,
-too. The engine's kernels with ``boxes`` or ``strides`` take further arguments, which ``gpu.runtime.engine_product``
-describes.
+instead of a pointer. The tensor map has three dimensions, of which the third counts matrices. The tensor map uses
+swizzles of 128 bytes, and reads zeros beyond the edges. Rows of the operand must be a multiple of 16 bytes long, and
+not empty; matrices of other shapes are refused. A ``persistent`` kernel gets at most one block for each multiprocessor,
+or PER_SM blocks if it has this parameter. The blocks form whole clusters; a cluster has CLUSTER · BESIDE · SPLIT · NEAR
+blocks, which are parameters, too. The engine's kernels with ``boxes`` or ``strides`` take further arguments, which
+``gpu.runtime.engine_product`` describes.
 
-Expressions for times may use these names. ``part`` is the elements of k in each of the ``parts`` of k. ``size`` and
-``out_size`` are the bytes of an element that is read and of one that is stored. ``blocks`` is the number of blocks of
-the launch. ``sms``, ``memory_ratio`` and ``int8_rate`` are facts of the GPU (``Card``, ``UnitRates``).
+Expressions for times may use the following names. ``part`` is the number of elements of k in each of the ``parts`` of
+k. ``size`` and ``out_size`` are the bytes of an element that is read and of one that is stored. ``blocks`` is the
+number of blocks of the launch. ``sms``, ``memory_ratio`` and ``int8_rate`` are facts of the GPU (``Card``,
+``UnitRates``).
 
 Rows of A and B begin at multiples of ``a_start`` and ``b_start`` bytes, which are 128 at most; ``lines`` is 1 if both
-are 128. ``a_down`` and ``c_down`` are 1 if the elements of a column of A or C follow each other in memory, and
-``b_across`` is 1 if those of a row of B do. ``a_vector`` and ``b_vector`` are the most bytes that one access to A or B
-can have.
+numbers are 128. ``a_down`` and ``c_down`` are 1 if the elements of a column of A or C are neighbours in memory, and
+``b_across`` is 1 if the elements of a row of B are neighbours. ``a_vector`` and ``b_vector`` are the most bytes that
+one access to A or B can have.
 
 ``finished`` is 1 if the kernel applies an epilogue. ``finishes`` is an entry of the header: the bytes of shared memory
 that the epilogue needs for each vector. ``scaled`` is 1 if the operands are scaled in blocks.
@@ -131,8 +132,8 @@ _FUNCTION = r"\b__global__\b(?:[^;{}()]*?\b__\w+__\s*\((?:[^()]|\([^()]*\))*\))*
 
 
 def read_kernel(path: Path, *, name: str, order: int, entry: str) -> CudaKernel:
-    """Read the kernel in the file ``path``. ``entry`` names its function if the header does not and the file has
-    several.
+    """Read the kernel in the file ``path``. ``entry`` names the kernel's function if the header does not name it and
+    the file has several functions.
 
     Raises HeaderError, which names the file, the key and the rule, if the header is missing or wrong.
     """
@@ -164,7 +165,7 @@ def check_launches(kernel: CudaKernel) -> None:
 
 
 def code_of(source: str) -> str:
-    """A source without its header, because the compiler does not need the header.
+    """Return a source without its header, because the compiler does not need the header.
 
     >>> code_of("/* idea = 'x' */ int x;")
     ' int x;'
@@ -231,7 +232,7 @@ _FORMULA = r"global_(load|store)_(requests|sectors)|shared_(load|store)_(request
 
 
 class _Header:
-    """The tables of a header, read key by key; every rule is here."""
+    """The tables of a header, which this class reads key by key; every rule for headers is here."""
 
     def __init__(self, toml: dict[str, Any]) -> None:
         self.toml = toml
@@ -287,8 +288,8 @@ class _Header:
         )
 
     def _triangle(self, names: list[str]) -> Expression | None:
-        """The blocks of a launch that computes a triangle, 0 where it cannot: for all rows of tiles above the last the tiles
-        left of the diagonal, and those on it."""
+        """The blocks of a launch that computes a triangle, 0 where it cannot: for all rows of tiles above the last the
+        tiles left of the diagonal, and those on it."""
         if "triangle" not in self.toml:
             return None
         sides = self._dimensions("triangle", names)
@@ -412,8 +413,8 @@ class _Header:
 
 def presets_of(key: str, table: Any, expression: Callable[[str, Any], Expression]) -> Iterator[Preset]:
     """Read the presets that one table of a header describes: one for each combination of the lists in ``params``.
-    ``params`` may itself be a list of tables. ``expression(key, text)`` checks and parses a condition. Raises
-    WrongHeaderError if the table is wrong."""
+    ``params`` may itself be a list of tables. The function ``expression(key, text)`` checks and parses a condition.
+    Raises WrongHeaderError if the table is wrong."""
     known = isinstance(table, dict) and {"rate", "params"} <= set(table) <= {"rate", "when", "params"}
     sets = _listed(table["params"]) if known else []
     if (

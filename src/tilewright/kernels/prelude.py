@@ -1,5 +1,5 @@
-"""Functions that several CPU rungs share: they copy blocks between a matrix and a buffer. None of them is the idea of a
-rung."""
+"""Functions that several CPU rungs share: they copy blocks between a matrix and a buffer. None of these functions is
+the idea of a rung."""
 
 from tilewright.cpu.codegen import njit
 
@@ -28,8 +28,8 @@ def store_block(block, target, row, column):
 
 @njit(nogil=True, fastmath={"contract"})
 def multiply_block(rows, size, a, b, c):
-    """Add a·b to the first ``rows`` rows of c, in the loop order i, k, j. k and n are ``size``, because the compiler
-    makes faster loops of a constant."""
+    """Add a·b to the first ``rows`` rows of c, in the loop order i, k, j. k and n are both ``size``, a constant for
+    which the compiler makes faster loops."""
     for i in range(rows):
         for p in range(size):
             scale = a[i, p]

@@ -1,9 +1,9 @@
-"""What the three Strassen rungs share: quarters, odd edges and the error bound. The order of the operations is in each
-rung's file.
+"""The functions that the three Strassen rungs share: quarters, odd edges and the error bound. Each rung's file has the
+order of the scheme's operations.
 
-The schemes halve all three dimensions. If a dimension is odd, the scheme multiplies the largest part with even
-dimensions. The base kernel computes the remainder as thin products: a column of A times a row of B, a column of C, and
-a row of C.
+Strassen's scheme and its variants halve all three dimensions. If a dimension is odd, the scheme multiplies the largest
+part of the matrices that has even dimensions. The base kernel computes the remainder as thin products: a column of A
+times a row of B, a column of C, and a row of C.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ Quarters = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def quarters(x: np.ndarray) -> Quarters:
-    """Views of the four quarters 11, 12, 21, 22 of a matrix with even dimensions."""
+    """Return views of the four quarters 11, 12, 21, 22 of a matrix with even dimensions."""
     r, s = x.shape[0] // 2, x.shape[1] // 2
     return x[:r, :s], x[:r, s:], x[r:, :s], x[r:, s:]
 
 
 def is_leaf(m: int, n: int, k: int, leaf: int) -> bool:
-    """Whether a product is so small that the base kernel computes it, because another level would not be faster."""
+    """Return whether a product is so small that the base kernel computes it, because another level would not be
+    faster."""
     return min(m, n, k) <= max(leaf, 1)
 
 
 def halvings(m: int, n: int, k: int, leaf: int) -> int:
-    """The number of times that the recursion halves the dimensions.
+    """Return the number of times that the recursion halves the dimensions.
 
     >>> halvings(4096, 4096, 4096, 2048), halvings(5000, 100, 5000, 2048)
     (1, 0)
@@ -67,10 +68,10 @@ def normwise_bound(growth: int, linear: int) -> Callable[..., float | None]:
     Stability of Numerical Algorithms, 2nd ed., section 23.2.2).
 
     The bound is max|C − Ĉ| ≤ [growth^L · (k₀² + linear·k₀) − linear·k] · u · max|A| · max|B| after L levels down to k₀
-    = k/2^L. The function returns the factor of u · max|A| · max|B| without the subtracted term, so it is slightly
-    larger than the bound. ``growth`` is 12 and ``linear`` 5 for Strassen's scheme; they are 18 and 6 for Winograd's.
-    The function returns None if there is no level, because then the classical componentwise bound of the base kernel
-    holds.
+    = k/2^L. The function returns the factor of u · max|A| · max|B| without the subtracted term, so the result is
+    slightly larger than the bound. ``growth`` is 12 and ``linear`` is 5 for Strassen's scheme; ``growth`` is 18 and
+    ``linear`` is 6 for Winograd's. The function returns None if the recursion has no level, because then the classical
+    componentwise bound of the base kernel holds.
     """
 
     def bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
@@ -84,8 +85,8 @@ def normwise_bound(growth: int, linear: int) -> Callable[..., float | None]:
 
 
 def buffer_size(m: int, n: int, k: int, *, leaf: int) -> int:
-    """The elements of a buffer that holds one half-size temporary each of A, B and C for every level: about (mk + kn +
-    mn)/3."""
+    """Return the number of elements of a buffer that holds one half-size temporary each of A, B and C for every level:
+    about (mk + kn + mn)/3."""
     total = 0
     while not is_leaf(m, n, k, leaf):
         m, n, k = m // 2, n // 2, k // 2
@@ -98,9 +99,9 @@ def multiply_in_one_buffer(
 ) -> None:
     """Compute c = a·b by a scheme whose temporaries, on all levels, lie in one buffer.
 
-    ``one_level(a, b, c, buffer, team, multiply)`` computes one level, for matrices with even dimensions. It takes its
-    temporaries from the start of ``buffer``. It multiplies quarters, or sums of quarters, by ``multiply(x, y, out,
-    rest)``, where ``rest`` is the remainder of the buffer. ``team`` is as in ``multiply_peeled``.
+    ``one_level(a, b, c, buffer, team, multiply)`` computes one level, for matrices with even dimensions. ``one_level``
+    takes its temporaries from the start of ``buffer``. ``one_level`` multiplies quarters, or sums of quarters, by
+    ``multiply(x, y, out, rest)``, where ``rest`` is the remainder of the buffer. ``team`` is as in ``multiply_peeled``.
     """
 
     def multiply(x: np.ndarray, y: np.ndarray, out: np.ndarray, rest: np.ndarray) -> None:

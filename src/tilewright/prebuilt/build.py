@@ -1,11 +1,12 @@
-"""Builds the engine's machine code. The command is ``python -m tilewright.prebuilt [LEVEL …]``; by default it builds
-for this machine's best level of instructions.
+"""Builds the engine's machine code. The command is ``python -m tilewright.prebuilt [LEVEL …]``; without a level it
+builds for this machine's best level of instructions.
 
 Numba translates the functions of ``entries`` to LLVM's representation; it neither optimises nor runs them. Then all
-functions that belong to one kernel are linked, optimised once and written as an object file. Several processes do this.
-The system's C compiler links the objects and ``support.c`` to a shared library for one level, in ``built/``. A file
-next to the library lists its functions and the numbers that it reads (``cpu.codegen.setting``). Object files are kept,
-so that after a change of one kernel only this kernel is built again. The C front (``native``) is built, too.
+functions that belong to one kernel of the engine are linked, optimised once and written as an object file. Several
+processes do this. The system's C compiler links the objects and ``support.c`` to a shared library for one level, in
+``built/``. A file next to the library lists the library's functions and the numbers that it reads
+(``cpu.codegen.setting``). Object files are kept, so that after a change of one kernel only this kernel is built again.
+The command also builds the C front (``native``).
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ WEIGHT_OF_OTHERS = 14
 def build(
     levels: Sequence[InstructionLevel], folder: Path = BUILT, jobs: int | None = None, say: Say = print
 ) -> list[Path]:
-    """Build a library for each level. Raises BuildError if there is no C compiler, or if a step fails."""
+    """Build a library of machine code for each level. Raises BuildError if there is no C compiler, or if a step of the
+    build fails."""
     if not levels:
         return []
     compilers = [c_compiler(level.arch) for level in levels]
@@ -112,15 +114,15 @@ def _objects(level: InstructionLevel, folder: Path, jobs: int, say: Say) -> list
 
 
 def own_sources() -> dict[str, list[Path]]:
-    """The source files that only one kernel of the engine needs, for each kernel; and those that only the functions
-    without a kernel need."""
+    """Return, for each kernel of the engine, the source files that only this kernel needs; and those that only the
+    functions without a kernel need."""
     kernels = {kernel.name: [kernel.path] for kernel in engine().values()}
     return {NO_KERNEL: [kernel.path for kernel in (KERNEL, FOR_VECTORS, BEFORE_VECTORS)], **kernels}
 
 
 def even_shares(kernels: Sequence[str], jobs: int) -> list[list[str]]:
-    """Divide kernels among at most ``jobs`` processes, so that all take about the same time: kernels with the most
-    dtypes come first, and each goes to the process with the least work so far.
+    """Divide kernels among at most ``jobs`` processes, so that all processes take about the same time: kernels with the
+    most dtypes come first, and each kernel goes to the process with the least work so far.
 
     >>> even_shares([], 2)
     []
@@ -151,9 +153,9 @@ def translate() -> None:
 
 
 def make_current(names: Sequence[str] = (), jobs: int | None = None, say: Say = print) -> list[InstructionLevel]:
-    """Build the libraries of these levels that are not up to date; by default only that of this machine's best level.
-    Returns all of these levels, whether or not they were built now. Raises BuildError as ``build`` does, and for a
-    level that does not exist."""
+    """Build the libraries of these levels that are not up to date; by default only the library of this machine's best
+    level. Returns all of these levels, whether or not their libraries were built now. Raises BuildError as ``build``
+    does, and for a level that does not exist."""
     known = {level.name: level for level in LEVELS}
     if wrong := [name for name in names if name not in known]:
         raise BuildError(f"there is no level {wrong[0]}; {did_you_mean(wrong[0], known)}")
@@ -209,32 +211,32 @@ FLAGS = (
 
 
 def file_name() -> str:
-    """The file name of the extension. It is of the stable interface (abi3), which interpreters without a GIL do not
-    have."""
+    """Return the file name of the extension. The extension uses the stable interface (abi3), which interpreters without
+    a GIL do not have."""
     return f"_native{sysconfig.get_config_var('EXT_SUFFIX')}" if is_free_threaded() else "_native.abi3.so"
 
 
 def python_tag() -> str:
-    """The tags of interpreter and interface for a wheel with the extension."""
+    """Return the tags of interpreter and interface for a wheel with the extension."""
     version = f"cp{sys.version_info.major}{sys.version_info.minor}"
     return f"{version}-{version}t" if is_free_threaded() else "cp311-abi3"
 
 
 def is_free_threaded() -> bool:
-    """Whether this interpreter has no GIL."""
+    """Return whether this interpreter has no GIL."""
     return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 def native_file(arch: str) -> Path:
-    """The path at which the extension is built. For another architecture it is not where this interpreter would load
-    it."""
+    """Return the path at which the extension is built. For another architecture the path is not the one from which this
+    interpreter would load the extension."""
     return PACKAGE / file_name() if arch == platform.machine() else BUILT / arch / file_name()
 
 
 def build_native(say: Callable[[str], object] = print, arch: str = platform.machine()) -> Path | None:
-    """Build the extension, unless it is up to date. Returns None if Python's headers are missing. Raises BuildError if
-    there is no C compiler. This machine's headers are also used for another 64-bit architecture, because the interface
-    is the same.
+    """Build the extension of the C front, unless it is up to date. Returns None if Python's headers are missing. Raises
+    BuildError if there is no C compiler. This machine's headers of Python are also used to build for another 64-bit
+    architecture, because the interface is the same.
 
     If ``$CFLAGS`` is set, for example for sanitizers, the extension is always built, with these flags in addition.
     """

@@ -1,8 +1,9 @@
 """Builds the archive of an architecture: the engine's kernels for its GPUs, compiled before a product needs them.
 
-The planner determines which kernels these are. It plans products of all dtypes, layouts and alignments with random
-sizes. Each kernel that a product would launch is noted instead of loaded. For kernels that multiply, every set of
-parameters that was chosen is compiled for every layout and alignment that occurred.
+The planner determines which kernels the archive holds. This module plans products of all dtypes, layouts and alignments
+with random sizes. The module notes each kernel that such a product would launch, instead of loading it. Of each kernel
+that multiplies, the module compiles every set of parameters that a plan chose, for every layout and alignment that
+occurred.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ _MULTIPLES = (1, 2, 8, 64)
 
 
 class _Described:
-    """A GPU that is not here: what plans depend on, and launches that do nothing."""
+    """A GPU that this machine need not have: the facts on which plans depend, and launches that do nothing."""
 
     def __init__(self, arch: str, capability: str, name: str, sms: int, clock: int, bits: int) -> None:
         self.arch, self.capability, self.name, self.sms = arch, capability, name, sms
@@ -111,7 +112,8 @@ def build_archive(
     jobs: int | None = None,
     say: Say = print,
 ) -> Path:
-    """Build the archive of an architecture; returns its path. Raises BuildError for an unknown architecture."""
+    """Build the archive of compiled kernels for an architecture; returns its path. Raises BuildError for an unknown
+    architecture."""
     if arch not in GPUS:
         raise BuildError(f"no GPU is known for {arch!r}; {did_you_mean(arch, GPUS)}")
     say(f"planning products for {arch} …")
@@ -121,7 +123,7 @@ def build_archive(
 def write_archive(
     arch: str, wanted: Sequence[Request], folder: Path = BUILT, jobs: int | None = None, say: Say = print
 ) -> Path:
-    """Compile these kernels, and write the archive to a folder; returns its path."""
+    """Compile the wanted kernels, and write the archive to a folder; returns its path."""
     begun, jobs = time.perf_counter(), jobs or machine().usable_cores
     say(f"building {archive_name(arch)}: {len(wanted)} kernels, in {jobs} processes …")
     folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +147,7 @@ def write_archive(
 
 
 def needed(arch: str, cases: Iterable[Case], count: int, seed: int = 17) -> list[Request]:
-    """The kernels that random products need, in the order of the cases."""
+    """Return the kernels that random products need, in the order of the cases."""
     capability, gpus = GPUS[arch]
     with requests() as asked:
         for (name, *facts), (dtype, precision, out_dtype) in itertools.product(gpus, cases):
@@ -203,9 +205,9 @@ def _strides(shape: tuple[int, int], down: bool) -> tuple[int, int]:
 
 
 def every_set(wanted: Iterable[Request]) -> list[Request]:
-    """Add to these kernels further sets of parameters. For each kernel and its types, every set of parameters that
-    occurred is combined with every set of other macros that occurred, because the fastest parameters depend on the
-    size."""
+    """Return the wanted kernels and the same kernels with further sets of parameters. For each kernel and its types,
+    every set of parameters that occurred is combined with every set of other macros that occurred, because the fastest
+    parameters depend on the size."""
     kernels = {kernel.path: kernel for kernel in cuda_engine().values()}
     groups: dict[Any, tuple[dict[Any, None], dict[Any, None]]] = defaultdict(lambda: ({}, {}))
     found = dict.fromkeys(wanted)
@@ -251,15 +253,15 @@ def _cubin(request: Request) -> bytes:
 
 
 class _Packs:
-    """Compresses the binaries of a file."""
+    """Compresses the binaries of the kernels of one source file."""
 
     def __init__(self, binaries: bytes) -> None:
         self._compressor = zstandard.ZstdCompressor(_LEVEL, dictionary(binaries))
         self._known: dict[bytes, str] = {}
 
     def once(self, row: _Row) -> _Row:
-        """The row, its binary compressed. If an earlier row has the same binary, the row stores that there is no difference
-        from it (its ``base``): two alignments often lead to the same code."""
+        """The row, its binary compressed. If an earlier row has the same binary, the new row stores an empty difference
+        from that row (its ``base``): two alignments often lead to the same code."""
         key, entries, waits, base, cubin = row
         if base is None and (first := self._known.setdefault(cubin, key)) != key:
             base, cubin = first, bytes(len(cubin))

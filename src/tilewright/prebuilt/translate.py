@@ -1,8 +1,8 @@
-"""From functions of Python to an object file: what a process of the build does.
+"""Translates functions of Python to an object file: what a process of the build does.
 
-Numba compiles each function that another one calls into a library of its own, optimises it, links it into the library of
-its caller and optimises that again. Here nothing is optimised until all is in one module, and nothing is run: so the classes
-that Numba uses are changed for this process.
+Numba usually compiles each function that another one calls into a library of its own, optimises it, links it into the
+library of its caller and optimises that library again. In a build, nothing is optimised until all functions are in one
+module, and nothing is run: so this module changes the classes that Numba uses, for this process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from ..host.levels import InstructionLevel
 
 
 def change_numba(level: InstructionLevel) -> None:
-    """Let Numba translate only, for the system of a level."""
+    """Change Numba so that it only translates functions, for the system of a level."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     for owner, name, change in _changes(level):
@@ -98,14 +98,14 @@ def _nothing_to_run(*_: Any) -> Callable[..., Any]:
 
 
 def target_machine(level: InstructionLevel) -> Any:
-    """LLVM's generator of machine code for a level, which can be loaded anywhere."""
+    """Return LLVM's generator of machine code for a level; the code can be loaded at any address."""
     return llvm.Target.from_triple(level.triple).create_target_machine(
         cpu=level.tuned_for, features=level.llvm_features, opt=3, reloc="pic", codemodel="default"
     )
 
 
 class Translator:
-    """Collects what entries need, and writes it as objects."""
+    """Collects the functions that entries need, and writes them as object files."""
 
     def __init__(self, level: InstructionLevel) -> None:
         gc.disable()  # of what Numba allocates little is garbage: looking for it took a third of the time
@@ -115,8 +115,8 @@ class Translator:
         self._codegen = self._context.codegen()
 
     def write(self, path: Path, wanted: Iterable[Entry], *, is_for_calls: bool) -> None:
-        """An object ``.o`` with the entries that are wanted, and a list of them, ``.json``. The object for calls has the
-        functions that belong to no kernel, and defines the numbers that all read."""
+        """Write the wanted entries to an object file ``.o``, and a list of them to a file ``.json``. The object for
+        calls has the functions that belong to no kernel, and defines the numbers that all objects read."""
         self._libraries: dict[int, Any] = {}
         self._wrappers = self._codegen._create_empty_module("wrappers")
         #: Names of machine code that has another name in the library, and that one.
@@ -150,8 +150,8 @@ class Translator:
     # ---- functions as C calls them -----------------------------------------------------------------------------------
 
     def _wrap(self, entry: Entry, native: str, signature: Any) -> None:
-        """A function of C that calls the machine code. An array is its address, shape and, with two axes, strides; other
-        arguments, and the result, are 64-bit numbers or addresses."""
+        """A function of C that calls the machine code. An array is its address, shape and, with two axes, strides;
+        other arguments, and the result, are 64-bit numbers or addresses."""
         words = [I64] * sum(map(_words, signature.args))
         name = f"call {entry.name}" if entry.kind == "kernel" else entry.name
         function = ir.Function(self._wrappers, ir.FunctionType(I64, words), name)

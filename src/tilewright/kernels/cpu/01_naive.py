@@ -1,5 +1,5 @@
-"""The definition of the product as a triple loop. Every other rung is compared with it (rows S0.1 and S1.3 of
-docs/sources.md)."""
+"""The definition of the matrix product as a triple loop. Every other rung is compared with this one (rows S0.1 and S1.3
+of docs/sources.md)."""
 
 from tilewright.kernels import kernel
 

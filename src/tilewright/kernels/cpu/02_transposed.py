@@ -1,5 +1,5 @@
-"""B is transposed once, which copies n·k elements. Then all m·n·k inner steps read both operands along cache lines (row
-S1.4 of docs/sources.md)."""
+"""B is transposed once, which copies n·k elements. With the transposed copy, all m·n·k inner steps read both operands
+along cache lines (row S1.4 of docs/sources.md)."""
 
 import numpy as np
 

@@ -2,8 +2,8 @@
 vectors (row S1.4 of docs/sources.md).
 
 A sum in strict order is a chain: each addition waits 3 to 4 cycles for the previous one, however wide the vectors are.
-With ``reassoc`` the compiler may split the sum into independent chains, and add these at the end. NaN and infinity keep
-their meaning: the compiler may change only the order of additions.
+With the flag ``reassoc`` the compiler may split the sum into independent chains, and add these at the end. NaN and
+infinity keep their meaning: the compiler may change only the order of additions.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
-"""The two inner loops are exchanged. Each row of C becomes a sum of multiples of rows of B, and all accesses go along
-cache lines (row S1.5 of docs/sources.md).
+"""This rung exchanges the two inner loops of the triple loop. Each row of C becomes a sum of multiples of rows of B,
+and all accesses go along cache lines (row S1.5 of docs/sources.md).
 
-Nothing is copied and no sum is reordered. Each step of the inner loop adds to another element of C, so there is no
-chain of additions and the compiler can vectorise the loop without reordering. If B is larger than the cache, every row
-i reads all of B from memory again. From that size on, memory limits the speed.
+The rung ``ikj`` copies nothing and reorders no sum. Each step of the inner loop adds to another element of C, so there
+is no chain of additions and the compiler can vectorise the loop without reordering. If B is larger than the cache, the
+kernel reads all of B from memory again for every row of C, and memory limits the speed.
 """
 
 from tilewright.kernels import kernel

@@ -1,9 +1,10 @@
-"""The loops of ``ikj`` on several threads. The rows of C are independent, so each thread computes a band of them (row
-S1.6 of docs/sources.md).
+"""The loops of ``ikj`` on several threads. The rows of C are independent, so each thread computes a band of
+neighbouring rows (row S1.6 of docs/sources.md).
 
-The loops do not change; ``shared="rows"`` is all that this rung adds. The runner calls the function once on each
-thread, with that thread's band of A and of C. For small products, waking the threads takes longer than they save. For
-large products, the memory's bandwidth limits the gain, because each thread reads all of B for each of its rows.
+The loops of the parent do not change: ``shared="rows"`` is all that this rung adds. The runner calls the function once
+on each thread, with that thread's band of A and of C. For small products, waking the threads takes longer than the time
+that they save. For large products, the memory's bandwidth limits the gain, because each thread reads all of B for each
+of its rows.
 """
 
 from tilewright.kernels import NUMERIC, kernel

@@ -2,10 +2,10 @@
 next to it (row S1.7 of docs/sources.md).
 
 Each element of A that is read from memory is used 128 times, and each element of B 256 times. So about m·n·k/128 +
-m·n·k/256 + m·n elements are moved instead of m·n·k. The blocks are 320 KiB in float32 and 640 KiB in float64, inside
-the second-level cache of today's cores. The source of S1.7 used blocks of 64×64. At sizes where ``ikj`` still finds B
-in a large last cache, copying such blocks costs as much as it saves. The copies of blocks at the edges are padded with
-zeros, so the multiplication has no special cases for edges.
+m·n·k/256 + m·n elements are moved between memory and cache instead of m·n·k. The blocks take 320 KiB in float32 and 640
+KiB in float64, and fit into the second-level cache of today's cores. The source of S1.7 used blocks of 64×64. At sizes
+where ``ikj`` still finds B in a large last-level cache, copying such blocks costs as much as it saves. The copies of
+blocks at the edges are padded with zeros, so the multiplication has no special cases for edges.
 """
 
 import numpy as np

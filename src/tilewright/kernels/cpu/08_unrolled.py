@@ -1,9 +1,10 @@
 """Each pass of the inner loop computes two rows of C with four steps of k, a step of shape 2×4×N (row S1.9 of
 docs/sources.md).
 
-The plain inner loop loads and stores a vector of C for every multiply-add. Here one pass over two rows of C makes eight
-multiply-adds: it loads four vectors of B, uses each for both rows, and loads and stores C once for four steps of k. So
-a multiply-add takes (4 + 2 + 2) / 8 = 1 memory operation instead of 3 (load b, load c, store c).
+The inner loop of the parent loads and stores a vector of C for every multiply-add. One pass of this rung's inner loop
+over two rows of C makes eight multiply-adds: it loads four vectors of B, uses each for both rows, and loads and stores
+C once for four steps of k. So a multiply-add takes (4 + 2 + 2) / 8 = 1 memory operation instead of 3 (load b, load c,
+store c).
 """
 
 from tilewright.cpu.codegen import aligned_buffer, njit

@@ -1,14 +1,14 @@
 """A tile of C stays in registers for KC steps of k (rows S1.10, on AVX2, and S1.11, on AVX-512, of docs/sources.md).
 
-The tile is four vectors wide and has as many rows as the registers allow. It needs mr·4 accumulators, a broadcast
+The tile is four vectors wide and has as many rows as the registers allow. The tile needs mr·4 accumulators, a broadcast
 element of A for each row, and one vector of B, so 5·mr + 1 must not exceed the number of registers. With 16 registers
 the tile has 3 rows, and with 32 it has 6: the sources of S1.10 and S1.11 found these sizes by hand. Each step of k
 makes mr + 4 loads for 4·mr fused multiply-adds: 10 loads for 24 multiply-adds if mr is 6.
 
 Around the tile are the five loops that most fast libraries use. A and B are packed into slivers that the tile reads
-sequentially, whatever the operands' strides are: B in rows of NR elements, and A in MR rows, one after another. Packing
-does not transpose A. The rows of a sliver lie KC elements apart, and a constant offset in a load costs nothing; so
-packing copies whole rows.
+sequentially, whatever the operands' strides are. A sliver of B has rows of NR elements, and a sliver of A has MR rows,
+one after another. Packing does not transpose A. The rows of a sliver lie KC elements apart, and a constant offset in a
+load costs nothing; so packing copies whole rows.
 
     for j0 in steps of NC          a panel of B, NC columns           → stays in the last cache
       for p0 in steps of KC        KC rows of the panel are packed
@@ -39,7 +39,7 @@ micro = codegen.micro_kernel(MR, NV, BITS, a_stride=KC)
 @codegen.njit(nogil=True)
 def pack_a(a, packed):
     """Copy a block of A into slivers of MR rows, one sliver after another. The rows of a sliver begin KC elements
-    apart; rows beyond the edge are zero."""
+    apart; rows beyond the edge of A are zero."""
     mc, kc = a.shape
     unit_stride = a.strides[1] == a.itemsize
     for i in range(0, math.ceil(mc / MR) * MR):
@@ -55,7 +55,7 @@ def pack_a(a, packed):
 @codegen.njit(nogil=True)
 def pack_b(b, nr, packed):
     """Copy a block of B into slivers of ``nr`` columns, one sliver after another. Each row of a sliver is ``nr``
-    elements; columns beyond the edge are zero."""
+    elements; columns beyond the edge of B are zero."""
     kc, nc = b.shape
     unit_stride = b.strides[1] == b.itemsize
     at = 0
@@ -73,8 +73,8 @@ def pack_b(b, nr, packed):
 
 @codegen.njit(nogil=True)
 def add_corner(corner, nr, c, accumulate):
-    """Write the part of a finished tile that lies inside C, or add it to C. Tiles at the edges need this, and those of
-    a C without unit stride."""
+    """Write the part of a finished tile that lies inside C, or add it to C. Tiles at the edges of C need this function,
+    and so do all tiles of a C without unit stride."""
     rows, columns = c.shape
     for r in range(rows):
         for s in range(columns):

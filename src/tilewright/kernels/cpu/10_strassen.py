@@ -1,10 +1,10 @@
 """Strassen's scheme as in textbooks: 7 products and 18 additions, and every temporary is allocated anew (row S1.13 of
 docs/sources.md).
 
-One level saves an eighth of the multiplications, and pays for it with 18 additions of half-size matrices. An addition
-does one operation for every 12 bytes that it moves, so memory bandwidth alone determines its time. In addition,
-temporaries that the system has just allocated cost a page fault for each 4 KiB. So the leaf, the size at which the
-recursion stops, must be large for the scheme to be faster.
+One level of the scheme saves an eighth of the multiplications, and needs 18 additions of half-size matrices. An
+addition of float32 matrices does one operation for every 12 bytes that it moves, so memory bandwidth alone determines
+its time. In addition, temporaries that the operating system has just allocated cost a page fault for each 4 KiB. So the
+leaf, the size at which the recursion stops, must be large for the scheme to be faster.
 """
 
 import numpy as np

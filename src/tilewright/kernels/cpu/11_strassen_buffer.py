@@ -1,9 +1,9 @@
 """Strassen's scheme with all temporaries in one buffer: three half-size temporaries, then the three of the next level,
 and so on (row S1.14 of docs/sources.md).
 
-The buffer is allocated once. It holds a third as many elements as A, B and C together: for square matrices as many as
-one n×n matrix, which is also what the source of S1.14 uses. Products are written to C's own quarters where possible.
-Each product is added as soon as it is computed, so that a temporary is still in the cache when it is used.
+The buffer is allocated once. The buffer holds a third as many elements as A, B and C together: for square matrices as
+many as one n×n matrix, which is also what the source of S1.14 uses. Products are written to the quarters of C where
+possible. Each product is added as soon as it is computed, so that a temporary is still in the cache when it is used.
 """
 
 from collections.abc import Callable
@@ -32,8 +32,8 @@ def strassen_buffer(a, b, c, team, *, leaf=2048):
 def one_level(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, buffer: np.ndarray, team: Any, multiply: Callable[..., None]
 ) -> None:
-    """Compute one level of the recursion. Its temporaries are taken from the start of ``buffer``; ``multiply`` uses the
-    remainder for the next levels."""
+    """Compute one level of the recursion of Strassen's scheme. The temporaries of this level are taken from the start
+    of ``buffer``; ``multiply`` uses the remainder for the next levels."""
     a11, a12, a21, a22 = recursion.quarters(a)
     b11, b12, b21, b22 = recursion.quarters(b)
     c11, c12, c21, c22 = recursion.quarters(c)

@@ -1,10 +1,10 @@
 """Winograd's form of Strassen's scheme: the same 7 products, and 15 additions instead of 18 (row S1.15 of
 docs/sources.md).
 
-Sums are computed once and used in further sums: s2 = s1 − a11, u3 = u2 + p7, and so on. The source of S1.15 needs six
-temporaries. The order of steps below needs two, one as large as a quarter of A or C and one as large as a quarter of B,
-and keeps the other products in C's quarters (Boyer, Dumas, Pernet and Zhou, Memory efficient scheduling of
-Strassen-Winograd's matrix multiplication, 2009, table 1).
+The scheme computes each sum once and uses it in further sums: s2 = s1 − a11, u3 = u2 + p7, and so on. The source of
+S1.15 needs six temporaries for a level. The order of steps below needs two temporaries, one as large as a quarter of A
+or C and one as large as a quarter of B, and keeps the other products in the quarters of C (Boyer, Dumas, Pernet and
+Zhou, Memory efficient scheduling of Strassen-Winograd's matrix multiplication, 2009, table 1).
 """
 
 from collections.abc import Callable
@@ -33,8 +33,8 @@ def strassen_winograd(a, b, c, team, *, leaf=2048):
 def one_level(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, buffer: np.ndarray, team: Any, multiply: Callable[..., None]
 ) -> None:
-    """Compute one level of the recursion. Its temporaries are taken from the start of ``buffer``; ``multiply`` uses the
-    remainder for the next levels."""
+    """Compute one level of the recursion of Winograd's variant. The temporaries of this level are taken from the start
+    of ``buffer``; ``multiply`` uses the remainder for the next levels."""
     a11, a12, a21, a22 = recursion.quarters(a)
     b11, b12, b21, b22 = recursion.quarters(b)
     c11, c12, c21, c22 = recursion.quarters(c)

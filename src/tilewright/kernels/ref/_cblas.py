@@ -1,4 +1,4 @@
-"""Calls of a BLAS, found at run time, through its C interface."""
+"""Calls of a BLAS library, which is found at run time, through its C interface."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Gemm = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
 @functools.cache  # loads it once
 def cblas_gemm(names: tuple[str, ...], install: str) -> Gemm:
-    """The function ``gemm(a, b, c)`` of the first of ``names`` that is found as a library; raises UnavailableError,
-    which says how to install one."""
+    """Return the function ``gemm(a, b, c)`` of the first of ``names`` that is found as a library; raises
+    UnavailableError, whose message says how to install one."""
     for library in _load(names):
         if (found := gemm_of(library)) is not None:
             return found
@@ -44,7 +44,7 @@ def cblas_gemm(names: tuple[str, ...], install: str) -> Gemm:
 
 
 def gemm_of(library: ctypes.CDLL) -> Gemm | None:
-    """The function ``gemm(a, b, c)`` of a loaded library; None if the library has no C interface of BLAS."""
+    """Return the function ``gemm(a, b, c)`` of a loaded library; None if the library has no C interface of BLAS."""
     for before, after, integer in _SPELLINGS:
         if hasattr(library, f"{before}sgemm{after}"):
             functions = {char: getattr(library, f"{before}{x}gemm{after}") for char, x in _LETTERS.items()}
@@ -61,7 +61,8 @@ def _load(names: tuple[str, ...]) -> Iterator[ctypes.CDLL]:
 
 
 def libraries_of_prefix(name: str) -> list[Path]:
-    """Shared libraries that a Python package installed under this interpreter's prefix; the newest name is first."""
+    """Return the shared libraries that a Python package installed under this interpreter's prefix; the newest name is
+    first."""
     folder = Path(sys.prefix) / "lib"
     return sorted([*folder.glob(f"lib{name}.so*"), *folder.glob(f"lib{name}*.dylib")], reverse=True)
 

@@ -1,8 +1,10 @@
-"""NumPy's OpenBLAS at its best: for each shape, the bench takes the fastest of its kernels that this processor can run.
+"""NumPy's OpenBLAS at its fastest: for each shape, the bench takes the fastest of OpenBLAS's kernels that this
+processor can run.
 
 When OpenBLAS is loaded it chooses its kernels by the processor's model, and takes older kernels for a model that it
-does not know. ``$OPENBLAS_CORETYPE`` overrides the choice. So this module loads copies of NumPy's own library, one for
-each core type. BLAS has no integers and no float16. For these dtypes NumPy's own loop is measured.
+does not know. ``$OPENBLAS_CORETYPE`` overrides the choice. So that each set of kernels can be measured, this module
+loads copies of NumPy's own library, one for each core type. BLAS has no products of integers and of float16. For
+integers and float16 the bench measures NumPy's own loop.
 """
 
 import atexit
@@ -32,8 +34,8 @@ CORE_TYPES = {
 
 
 def variants(dtype: str) -> Mapping[str, _cblas.Gemm]:
-    """Functions ``(a, b, c)`` by the core type whose kernels they run; the first runs the kernels that NumPy itself
-    uses."""
+    """Return functions ``(a, b, c)`` by the core type whose kernels they run; the first function runs the kernels that
+    NumPy itself uses."""
     core, copies = _copies()
     return {core: np_matmul, **(copies if dtype in _cblas.DTYPES else {})}
 

@@ -1,4 +1,4 @@
-"""The system's OpenBLAS through its C interface: often another version than numpy's, with other kernels."""
+"""The system's OpenBLAS through its C interface: often another version than NumPy's, with other kernels."""
 
 from tilewright.kernels import kernel
 from tilewright.kernels.ref import _cblas
