@@ -370,7 +370,7 @@ def gpu_costs(name: str) -> str:
     return (
         f"{table(rows)}\n\n*90% within* is the error that 90% of the predictions do not exceed. *Within 15%* is the "
         f"share of the ways whose error is at most 15%, and *regret ≤ 3%* is the share of the products whose regret is "
-        f"at most 3%. Before the fit there were {next(texts)}. After the fit there were {next(texts)}. The errors and "
+        f"at most 3%.\n\nBefore the fit there were {next(texts)}. After the fit there were {next(texts)}. The errors and "
         f"regrets are those of {after['products']} products that the fit did not use.\n\nMeasured on "
         f"{known[0]['gpu']}. Records: {records}."
     )
