@@ -326,8 +326,8 @@ def gpu_predicted(*names: str) -> str:
 
 def predictions(within: dict[float, int]) -> str:
     """How many predicted times are as near as that to the measured ones, as a sentence."""
-    texts = [f"at most {share:.0%} for {count} of these products" for share, count in within.items()]
-    return f"The predicted time differs from the measured one by {', by '.join(texts[:-1])} and by {texts[-1]}"
+    texts = [f"for {count} by at most {share:.0%}" for share, count in within.items()]
+    return f"Among these products, the predicted time differs from the measured one {', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def gpu_held_out(name: str) -> str:
