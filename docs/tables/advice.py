@@ -56,6 +56,6 @@ def _said(what: str, pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]]) -> 
     ratios = [a["model"] / b["model"] / (a["measured"] / b["measured"]) for a, b in pairs]
     worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
     if len(ratios) == 1:
-        return f"{what}: {worst:.2f}"
+        return f"{what}: the ratio of the only pair is {worst:.2f}"
     middle = f"the median ratio of {len(ratios)} pairs of kernels is {statistics.median(ratios):.2f}"
     return f"{what}: {middle}, and the worst is {worst:.2f}"

@@ -302,8 +302,8 @@ def gpu_random(name: str) -> str:
     memory = f"; {lost} found no memory on a GPU that several processes shared" if lost else ""
     return (
         f"{sum(done.values()):,} random products were computed twice, with all layouts, also in batches, with and "
-        f"without `out`. In {sum(done.values()) - len(wrong):,} of these products every element was within the error "
-        f"bound of its dtype, and both computations gave the same bits{memory}.\n\nThe random products are "
+        f"without `out`. In {sum(done.values()) - len(wrong):,} of the random products every element was within the "
+        f"error bound of its dtype, and both computations gave the same bits{memory}.\n\nThe random products are "
         f"{counts}.\n\nMeasured on {known['gpu']}. Record: {linked(name)}, made by `{command(known)}`."
     )
 
@@ -326,8 +326,11 @@ def gpu_predicted(*names: str) -> str:
 
 def predictions(within: dict[float, int]) -> str:
     """How many predicted times are as near as that to the measured ones, as a sentence."""
-    texts = [f"for {count} by at most {share:.0%}" for share, count in within.items()]
-    return f"Among these products, the predicted time differs from the measured one {', '.join(texts[:-1])} and {texts[-1]}"
+    texts = [f"by at most {share:.0%} for {count} products" for share, count in within.items()]
+    return (
+        f"Among the products that take longer on the GPU than in Python, the predicted time differs from the measured "
+        f"time {', '.join(texts[:-1])}, and {texts[-1]}"
+    )
 
 
 def gpu_held_out(name: str) -> str:
@@ -370,8 +373,8 @@ def gpu_costs(name: str) -> str:
     return (
         f"{table(rows)}\n\n*90% within* is the error that 90% of the predictions do not exceed. *Within 15%* is the "
         f"share of the ways whose error is at most 15%, and *regret ≤ 3%* is the share of the products whose regret is "
-        f"at most 3%.\n\nBefore the fit there were {next(texts)}. After the fit there were {next(texts)}. The errors and "
-        f"regrets are those of {after['products']} products that the fit did not use.\n\nMeasured on "
+        f"at most 3%.\n\nBefore the fit there were {next(texts)}. After the fit there were {next(texts)}. The errors "
+        f"and regrets are those of {after['products']} products that the fit did not use.\n\nMeasured on "
         f"{known[0]['gpu']}. Records: {records}."
     )
 
@@ -391,13 +394,13 @@ def transformer(name: str) -> str:
         far = f"{record['difference'][kind]:.4f}" if kind in record["difference"] else ""
         rows.append([words, step, f"{mean(record['losses'][kind][-10:]):.4f}", far])
     return (
-        f"{table(rows)}\n\nThe transformer has {model['layers']} layers of width {model['width']}. It was trained for "
-        f"{record['steps']} steps with {model['batch']} sequences of {model['length']} words each, in bfloat16 by "
-        f"autocast. The two compiled versions were measured in turns, a few steps each. R, the time of a step with "
-        f"`torch.nn.Linear` divided by the time with `tilewright.torch.Linear`, is {record['ratio']:.3f}. Each loss is "
-        f"the mean of ten steps. The last row of the table differs from its first row only in rounding, so it shows "
-        f"how much rounding alone changes the loss.\n\n{measured_with(known)} Record: {linked(name)}, made by "
-        f"`{command(known)}`."
+        f"{table(rows)}\n\nThe transformer has {model['layers']} layers of width {model['width']}. The transformer was "
+        f"trained for {record['steps']} steps with {model['batch']} sequences of {model['length']} words each, in "
+        f"bfloat16 by autocast. The compiled training steps with the two linear layers were measured in turns, a few "
+        f"steps at a time. R, the time of a step with `torch.nn.Linear` divided by the time with "
+        f"`tilewright.torch.Linear`, is {record['ratio']:.3f}. Each loss is the mean of ten steps. The last row of the "
+        f"table differs from its first row only in rounding, so it shows how much rounding alone changes the "
+        f"loss.\n\n{measured_with(known)} Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
@@ -413,10 +416,10 @@ def gpu_arrays(name: str, double: str) -> str:
         cells = [f"{of[n]['gflops'] / 1000:.1f} ({of[n]['ratio']:.2f})" if n in of else "–" for n in sizes]
         rows.append([_asked(dtype), *cells])
     return (
-        f"{table(rows)}\n\nThe first number is the TFLOPS of `tw.matmul(a, b)`. The number in brackets is R, the time "
-        f"of `torch.matmul(a, b)` divided by the time of `tw.matmul(a, b)` in the same run. Each call gets other "
-        f"operands than the call before it, as in a user's program, and TF32 is off in PyTorch. GPU: {known['gpu']}, "
-        f"with PyTorch {known['torch']}. Records: "
+        f"{table(rows)}\n\nThe first number in a cell is the TFLOPS of `tw.matmul(a, b)`. The number in brackets is R, "
+        f"the time of `torch.matmul(a, b)` divided by the time of `tw.matmul(a, b)` in the same run. Each call gets "
+        f"other operands than the call before it, as in a user's program, and TF32 is off in PyTorch. GPU: "
+        f"{known['gpu']}, with PyTorch {known['torch']}. Records: "
         f'{linked(name)}, made by `{command(known)}`, and for float64 with `precision="ieee"` {linked(double)}.'
     )
 

@@ -352,9 +352,9 @@ def available_memory(root: Path = ROOT) -> int | None:
     """Return the bytes that can be allocated now without swapping: the smallest number that the system, each cgroup
     and the limits of this process (``ulimit -v`` and ``-d``) still allow.
 
-    Each of these numbers is a limit minus the bytes in use. The file cache that the operating system can reclaim does
-    not count as in use. Each call reads the numbers anew. The result is None if the system reports none of these
-    numbers.
+    The number that a limit still allows is the limit minus the bytes in use. The file cache that the operating system
+    can reclaim does not count as in use. Each call reads the numbers anew. The result is None if the system reports
+    none of these numbers.
     """
     room: list[int | None] = [*process_room(root), *(max(0, limit - used) for limit, used in memory_cgroups(root))]
     room += [meminfo(root, "MemAvailable"), machine().memory_available if root == ROOT else None]

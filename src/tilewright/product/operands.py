@@ -259,8 +259,9 @@ def admit_out(
     memory. ``name`` is the argument's name in errors.
 
     With ``by_numpy``, ``out`` may also be an array of Python objects. The function raises OperandError if ``out`` is
-    not an ndarray, or if some of its elements share memory. It raises ReadOnlyError if ``out`` is read-only,
-    ShapeError if the shape of ``out`` is not ``shape``, and DTypeError if NumPy's ``same_kind`` rule forbids the cast.
+    not an ndarray, or if some of its elements share memory. ``admit_out`` raises ReadOnlyError if ``out`` is
+    read-only, ShapeError if the shape of ``out`` is not ``shape``, and DTypeError if NumPy's ``same_kind`` rule
+    forbids the cast.
     """
     if not isinstance(out, np.ndarray) or is_masked(out):
         raise OperandError(f"{name} must be a numpy.ndarray, got {type(out).__name__}")

@@ -73,8 +73,8 @@ def are_all_invariant() -> bool:
 
 
 def asked_precision(precision: str | float, *, invariant: bool = False) -> str | float:
-    """Return the precision for which the product is planned. This is "invariant" instead of "standard" if the call or
-    the environment variable requests invariant products.
+    """Return the precision for which the product is planned. The result is "invariant" instead of "standard" if the
+    call or the environment variable requests invariant products.
 
     The function raises UsageError if the call requests an invariant product of another precision than "standard".
     """
@@ -216,8 +216,8 @@ def blocks_bound(stored: Sequence[str], result: str, compute: str, k: int, part:
 
 
 def dtype_of_blocks(compute: str) -> str:
-    """Return the dtype of blocks that are multiplied in ``compute``. This is float32 if numbers are split into parts
-    of float16."""
+    """Return the dtype of blocks that are multiplied in ``compute``. The dtype is float32 if numbers are split into
+    parts of float16."""
     return "float32" if compute.startswith("float16x") else compute
 
 
