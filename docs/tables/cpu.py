@@ -182,10 +182,10 @@ def layouts(name: str) -> str:
         rows.append([layout, "×".join(f"{size:,}" for size in shape), str(count), *cells])
     kernels = known["blas_kernels"]["openblas"]
     return (
-        f"{table(rows)}\n\nR: the time of `np.matmul`, with OpenBLAS's {kernels} kernels, divided by the time of "
-        f"`tw.matmul`. In brackets is the time of `tw.matmul` for the same matrices in C order, divided by the time of "
-        f"`tw.matmul` for this layout.\n\nMeasured on {known['processor']} (LLVM's name: {known['llvm_cpu']}). Record: "
-        f"{linked(name)}, made by `{command(known)}`."
+        f"{table(rows)}\n\nThe first number in a cell is R: the time of `np.matmul`, with OpenBLAS's {kernels} "
+        f"kernels, divided by the time of `tw.matmul`. In brackets is the time of `tw.matmul` for the same matrices in "
+        f"C order, divided by the time of `tw.matmul` for this layout.\n\nMeasured on {known['processor']} (LLVM's "
+        f"name: {known['llvm_cpu']}). Record: {linked(name)}, made by `{command(known)}`."
     )
 
 

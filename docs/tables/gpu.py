@@ -25,7 +25,9 @@ KINDS = {
     "mixed": "operands of different dtypes",
 }
 #: How both libraries are measured.
-CALLED = "Both functions are called from Python as users call them, with different operands in each call"
+CALLED = (
+    "Tilewright and the other library are called from Python as users call them, with different operands in each call"
+)
 #: The sizes that the tables of GPUs quote.
 GPU_SIZES = (256, 1000, 1024, 2048, 4000, 4095, 4096, 4097, 8192)
 
@@ -212,7 +214,7 @@ def gpu_layers(name: str, asked: str = "") -> str:
     return (
         f"{table(rows)}\n\nEach cell has the TFLOPS of `tw.matmul(x, weight.T{asked})` in bfloat16, and the heading of "
         f"its column is the number of rows of `x`. In brackets is R, the time of `torch.matmul(x, weight.T)` divided "
-        f"by Tilewright's time in the same run. {CALLED}. The geometric mean of R is "
+        f"by Tilewright's time in the same run. {CALLED}. The geometric mean of R in the table is "
         f"{mean:.2f}.\n\n{measured_with(known)} Record: {linked(name)}, made by `{command(known)}`."
     )
 
