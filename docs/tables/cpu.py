@@ -119,9 +119,9 @@ def engine(*names: str) -> str:
     made = "; ".join(f"{linked(name)}, made by `{command(records_of(name)[0].environment)}`" for name in names)
     return (
         f"{table(rows)}\n\nEach cell has the GFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R: the time of the "
-        f"fastest other library on the same number of threads, divided by Tilewright's time. Tilewright is compared "
-        f"with {references_of(records)}. {DOUBT}\n\nMeasured on {environment['processor']} (LLVM's name: "
-        f"{environment['llvm_cpu']}), {cores}. Record: {made}."
+        f"fastest other library on the same number of threads, divided by Tilewright's time. The libraries that "
+        f"Tilewright is compared with are {references_of(records)}. {DOUBT}\n\nMeasured on {environment['processor']} "
+        f"(LLVM's name: {environment['llvm_cpu']}), {cores}. Record: {made}."
     )
 
 

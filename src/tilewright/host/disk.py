@@ -18,8 +18,8 @@ The checked path contains no link, and always leads to the same directory. So ot
 may open files by this path later. To change where the path leads, an entry of one of its directories would have to be
 renamed, removed or replaced. In a directory that only its owner can write to, only the owner and root can change an
 entry. In a sticky directory, only the owner of the directory, the owner of the entry, and root can change an entry.
-The entry is the next directory of the path, whose owner was checked. So only this user and root can change where the
-path leads.
+Each such entry is the next directory of the path, whose owner was checked. So only this user and root can change where
+the path leads.
 
 The check of the mode also notices a POSIX access control list that lets another user write: with such a list, the
 group bits of the mode are the widest permissions that the list gives.

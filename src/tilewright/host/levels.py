@@ -1,7 +1,7 @@
 """The instruction levels for which the engine is built, and which of them a processor has.
 
-A level is a set of instructions for which kernels are compiled. The level does not determine sizes of caches and
-numbers of cores, because machine code reads these numbers when it runs (``cpu.codegen.setting``). So one library
+A level is a set of instructions for which kernels are compiled. The machine code of a level does not contain sizes of
+caches and numbers of cores, because it reads these numbers when it runs (``cpu.codegen.setting``). So one library
 serves every processor of its level.
 """
 

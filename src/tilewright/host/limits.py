@@ -1,7 +1,7 @@
 """Determines how many threads a product may use: the number that the caller sets, else that of the environment
 variables, else that of the system.
 
-The number of threads never changes the bits of a result, only the time. A product uses fewer threads if it is small.
+The number of threads never changes the bits of a result, only the time. A small product uses fewer threads.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def set_threads(count: int | None) -> None:
     Parameters
     ----------
     count : int or None
-        The most threads of a product, from 1 to 4096. The number may be larger than that of the CPUs. None restores
-        the default: ``$TILEWRIGHT_NUM_THREADS``, else ``$OMP_NUM_THREADS``, else all usable CPUs. The default is never
-        more than the CPUs that the affinity mask and the cgroup quota leave to this process.
+        The most threads of a product, from 1 to 4096. The number of threads may be larger than the number of CPUs.
+        None restores the default: ``$TILEWRIGHT_NUM_THREADS``, else ``$OMP_NUM_THREADS``, else all usable CPUs. The
+        default is never more than the CPUs that the affinity mask and the cgroup quota leave to this process.
 
     Raises
     ------
@@ -110,8 +110,7 @@ def get_threads() -> int:
     Returns
     -------
     int
-        The number that ``use_threads`` or ``set_threads`` set, else the default. A product uses fewer threads if it is
-        small.
+        The number that ``use_threads`` or ``set_threads`` set, else the default. A small product uses fewer threads.
 
     Raises
     ------
@@ -167,8 +166,8 @@ def environment_threads(environ: Mapping[str, str] | None = None) -> tuple[str, 
 
 @functools.cache
 def most_by_default() -> int:
-    """Return the most threads that a product may use by default, if the affinity mask allows that many. The mask is
-    read later, for each product, because thread pools may pin a worker to some CPUs.
+    """Return the most threads that a product may use by default, if the affinity mask allows that many. The affinity
+    mask is read later, for each product, because thread pools may pin a worker to some CPUs.
 
     The environment variables are read once per process, as BLAS libraries do. A later change of a variable affects
     only child processes."""

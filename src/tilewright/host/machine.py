@@ -107,7 +107,7 @@ class Machine:
     memory_total, memory_limit : int or None
         The bytes of memory of the machine, and the bytes of the smallest cgroup memory limit.
     isa : tuple of str
-        Instruction sets, by LLVM's names. AMX is among them only if Linux lets this process use it.
+        Instruction sets, by LLVM's names. AMX is listed only if Linux lets this process use it.
     vector_bits : int or None
         Bits of the widest floating-point vector of fixed width.
     vector_registers : int or None
@@ -353,8 +353,8 @@ def available_memory(root: Path = ROOT) -> int | None:
     and the limits of this process (``ulimit -v`` and ``-d``) still allow.
 
     The number that a limit still allows is the limit minus the bytes in use. The file cache that the operating system
-    can reclaim does not count as in use. Each call reads the numbers anew. The result is None if the system reports
-    none of these numbers.
+    can reclaim does not count as in use. Each call of ``available_memory`` reads the numbers anew. The result is None
+    if the system reports none of these numbers.
     """
     room: list[int | None] = [*process_room(root), *(max(0, limit - used) for limit, used in memory_cgroups(root))]
     room += [meminfo(root, "MemAvailable"), machine().memory_available if root == ROOT else None]
@@ -529,9 +529,9 @@ def may_use_tiles() -> bool:
     """Return whether this process may use the tile registers of AMX. Linux allows tile registers only on request,
     because they add 8 KiB of state to each thread.
 
-    The request is made once. The permission holds for all threads of the process and for its forked child processes.
-    The request fails before Linux 5.16, if a filter of system calls forbids it, or if the signal stack of a thread is
-    too small.
+    The request is made once. The permission to use tile registers holds for all threads of the process and for its
+    forked child processes. The request for tile registers fails before Linux 5.16, if a filter of system calls forbids
+    it, or if the signal stack of a thread is too small.
     """
     return sys.platform == "linux" and sys.maxsize > 2**32 and granted(ctypes.CDLL(None, use_errno=True).syscall)
 

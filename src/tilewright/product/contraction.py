@@ -289,8 +289,8 @@ class PairLayout:
     numbers of labels: so many first labels of m and of n become axes of the batch, although only one operand has them.
     If ``x_copied``, ``y_copied`` or ``c_copied`` is not empty, this operand or the result is copied in pieces, and the
     text is the order of the groups in the copy. ``cuts`` has each label that is cut, with the number of indices in a
-    piece. ``result`` is the order of the result's labels in memory, if its strides are free. ``cost`` is a weighted
-    number of the elements that are copied and packed.
+    piece. ``result`` is the order of the result's labels in memory, if the result may have any strides. ``cost`` is a
+    weighted number of the elements that are copied and packed.
     """
 
     x: str

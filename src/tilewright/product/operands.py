@@ -124,8 +124,8 @@ def aligned_copy(array: np.ndarray, dtype: Any = None) -> np.ndarray:
 
 
 def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
-    """Return the operand ``value`` as a NumPy array of a numeric dtype. The operand is not copied if it already is
-    such an array. ``name`` is the argument's name in errors.
+    """Return the operand ``value`` as a NumPy array of a numeric dtype. The operand is not copied if it already is a
+    NumPy array of a numeric dtype. ``name`` is the argument's name in errors.
 
     ``admit`` accepts what NumPy accepts: arrays, subclasses, nested lists, and objects with ``__array__``, the buffer
     protocol or DLPack. With ``by_numpy``, ``admit`` also accepts dtypes that only NumPy multiplies. Python objects are
@@ -317,7 +317,7 @@ def is_real(value: object) -> TypeGuard[float]:
 def is_masked(value: object) -> bool:
     """Return whether ``value`` is a masked array.
 
-    Importing ``numpy.ma`` takes 0.05 s. So this function does not import ``numpy.ma``: no masked array can exist
+    Importing ``numpy.ma`` takes 0.05 s. So ``is_masked`` does not import ``numpy.ma``: no masked array can exist
     before ``numpy.ma`` is imported.
 
     >>> is_masked(np.ones(2)), is_masked(np.ma.masked_array([1, 2], [True, False]))
@@ -355,9 +355,9 @@ def dtype_of(dtype: Any, where: object) -> np.dtype:
 
 
 def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
-    """Return the dtype of a product of arrays of dtypes ``a`` and ``b``, by ``numpy.result_type``. If this function
-    knows no common dtype, as for bfloat16 and int64, the result is the dtype to which ``numpy.matmul`` converts both
-    arrays. Raises DTypeError if no dtype represents both.
+    """Return the dtype of a product of arrays of dtypes ``a`` and ``b``, by ``numpy.result_type``. If
+    ``numpy.result_type`` knows no common dtype, as for bfloat16 and int64, the result is the dtype to which
+    ``numpy.matmul`` converts both arrays. Raises DTypeError if no dtype represents both.
 
     >>> promoted(np.dtype("int8"), np.dtype("float16")), promoted(np.dtype("uint64"), np.dtype("int64"))
     (dtype('float16'), dtype('float64'))
@@ -401,7 +401,7 @@ def as_row_major(array: np.ndarray) -> np.ndarray:
 
 
 def rows_of_batch(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray | None:
-    """Return a view of the batch ``a`` as one tall matrix. One product of this matrix by ``b`` computes the whole
+    """Return a view of the batch ``a`` as one tall matrix. One product of the tall matrix by ``b`` computes the whole
     batch.
 
     The result is None if ``b`` is a batch, too, or if the rows of ``a`` or of ``c``, the result of the product, are
@@ -447,7 +447,7 @@ def is_gram(a: np.ndarray, b: np.ndarray) -> bool:
 def writeable_alias(array: np.ndarray) -> np.ndarray:
     """Return an array over the memory of ``array`` that is not marked read-only.
 
-    A kernel never writes to its inputs. Without this function, Numba would compile each kernel a second time for
+    A kernel never writes to its inputs. Without ``writeable_alias``, Numba would compile each kernel a second time for
     arrays that are marked read-only.
     """
     return array if array.flags.writeable else np.asarray(_Alias(array))
@@ -462,8 +462,8 @@ class _Alias:
 
 
 def can_write(target: np.ndarray, compute: np.dtype, *operands: np.ndarray) -> bool:
-    """Return whether the kernel can write directly into the array ``target``. For this, ``target`` must have the dtype
-    ``compute``, native byte order and aligned elements, and share no memory with the operands."""
+    """Return whether the kernel can write directly into the array ``target``. ``target`` must have the dtype
+    ``compute``, native byte order and aligned elements, and must share no memory with the operands."""
     if target.dtype != compute or not target.dtype.isnative or not target.flags.aligned:
         return False
     return not any(np.may_share_memory(target, x) for x in operands)

@@ -68,7 +68,8 @@ def check_words(precision: str | float, algorithm: str) -> None:
 
 @functools.cache
 def are_all_invariant() -> bool:
-    """Return whether ``$TILEWRIGHT_INVARIANT`` makes all products invariant. The variable is read once per process."""
+    """Return whether ``$TILEWRIGHT_INVARIANT`` makes all products invariant. ``$TILEWRIGHT_INVARIANT`` is read once
+    per process."""
     return os.environ.get(INVARIANT_VARIABLE, "0") not in ("", "0")
 
 
@@ -86,14 +87,14 @@ def asked_precision(precision: str | float, *, invariant: bool = False) -> str |
 
 
 def is_error_goal(precision: str | float) -> bool:
-    """Return whether the precision is "fast" or a number. For such a precision the planner looks for the cheapest path
-    whose error bound is small enough."""
+    """Return whether the precision is "fast" or a number. For "fast" or a number, the planner looks for the cheapest
+    path whose error bound is small enough."""
     return precision == "fast" or not isinstance(precision, str)
 
 
 def takes_fastest(precision: str | float) -> bool:
-    """Return whether all dtypes of ``computed_on_gpu`` are accurate enough for this precision. If they are, the
-    planner chooses the fastest of these dtypes instead of the first."""
+    """Return whether all dtypes of ``computed_on_gpu`` are accurate enough for this precision. If all of these dtypes
+    are accurate enough, the planner chooses the fastest dtype instead of the first."""
     return is_error_goal(precision) or precision in GPU_PRECISIONS
 
 
