@@ -28,7 +28,7 @@ def changes() -> str:
         _said("Neighbouring elements for neighbouring lanes (`uncoalesced` → `coalesced`)", [(ladder[0], ladder[1])]),
     ]
     lines = "\n".join(f"- {each}" for each in said)
-    what = "These are kernels of the ladder, for products of 1,024³ on an H200"
+    what = "The kernels of this list are from the ladder, and compute products of 1,024³ on an H200"
     return f"{lines}\n\n{what}; record: {linked(PREDICTED)}.{measured()}"
 
 
@@ -42,8 +42,8 @@ def measured() -> str:
         gain, real = (row[name][0] / row[name][1] for name in ("predicted", "measured"))
         rows.append([f"`{row['kernel']}`, {row['n']:,}", row["advice"], *times, f"{gain / real:.2f}"])
     what = (
-        f"The table has [small kernels](../benchmarks/advised_changes.cu) before and after the advised change (→), on an "
-        f"H200. Record: {linked(MEASURED)}."
+        f"The table has times of [small kernels](../benchmarks/advised_changes.cu) before and after the advised change (→) "
+        f"on an H200. Record: {linked(MEASURED)}."
     )
     return f"\n\n{table(rows)}\n\n{what}"
 
@@ -56,5 +56,6 @@ def _said(what: str, pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]]) -> 
     ratios = [a["model"] / b["model"] / (a["measured"] / b["measured"]) for a, b in pairs]
     worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
     if len(ratios) == 1:
-        return f"{what}: {worst:.2f}"
-    return f"{what}: the median of {len(ratios)} pairs is {statistics.median(ratios):.2f}, and the worst is {worst:.2f}"
+        return f"{what}: the ratio of the only pair is {worst:.2f}"
+    middle = f"the median ratio of {len(ratios)} pairs of kernels is {statistics.median(ratios):.2f}"
+    return f"{what}: {middle}, and the worst is {worst:.2f}"

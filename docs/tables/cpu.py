@@ -120,9 +120,10 @@ def engine(*names: str) -> str:
     cores = "one core" if environment["cores"] == 1 else f"{environment['cores']} cores"
     made = "; ".join(f"{linked(name)}, made by `{command(records_of(name)[0].environment)}`" for name in names)
     return (
-        f"{table(rows)}\n\nGFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R: the time of the fastest other library on "
-        f"the same number of threads, divided by Tilewright's. The other libraries are {references_of(records)}. {DOUBT}"
-        f"\n\nMeasured on {environment['processor']} (LLVM's name: {environment['llvm_cpu']}), {cores}. Record: {made}."
+        f"{table(rows)}\n\nEach cell has the GFLOPS of `tw.matmul(a, b, out=c)`, and in brackets R: the time of the "
+        f"fastest other library on the same number of threads, divided by Tilewright's time. The libraries that "
+        f"Tilewright is compared with are {references_of(records)}. {DOUBT}\n\nMeasured on {environment['processor']} "
+        f"(LLVM's name: {environment['llvm_cpu']}), {cores}. Record: {made}."
     )
 
 
@@ -134,8 +135,8 @@ def ladder_of_sizes(name: str, dtype: str = "float32") -> str:
     for kernel in dict.fromkeys(r.kernel for r in records):
         rows.append([f"`{kernel}`", *(rate(at(records, kernel, n, records[0].threads)) for n in sizes)])
     return (
-        f"{table(rows)}\n\nGFLOPS, and in brackets R: the time of the library in the row `ref/…` divided by Tilewright's. "
-        f"{DOUBT}\n\nMeasured on {made_by(name)}"
+        f"{table(rows)}\n\nEach cell has the GFLOPS of a program, and in brackets R: the time of the library in the "
+        f"row `ref/…` divided by Tilewright's time. {DOUBT}\n\nMeasured on {made_by(name)}"
     )
 
 
@@ -166,7 +167,7 @@ def strassen(name: str) -> str:
     first = records_of(name)[0].environment
     return (
         f"{table(rows)}\n\nEach cell has the GFLOPS of Strassen's algorithm and of the classical algorithm, and their "
-        f"ratio, on 1 thread. For both, GFLOPS are 2mnk divided by the time. Record: {linked(name)}, made by "
+        f"ratio, on 1 thread. For both algorithms, GFLOPS are 2mnk divided by the time. Record: {linked(name)}, made by "
         f"`{command(first)}`."
     )
 
@@ -183,10 +184,10 @@ def layouts(name: str) -> str:
         rows.append([layout, "×".join(f"{size:,}" for size in shape), str(count), *cells])
     kernels = known["blas_kernels"]["openblas"]
     return (
-        f"{table(rows)}\n\nR: the time of `np.matmul`, with OpenBLAS's {kernels} kernels, divided by the time of "
-        f"`tw.matmul`. In brackets: the time of `tw.matmul` for the same matrices in C order, divided by its time for this "
-        f"layout.\n\nMeasured on {known['processor']} (LLVM's name: {known['llvm_cpu']}). Record: "
-        f"{linked(name)}, made by `{command(known)}`."
+        f"{table(rows)}\n\nThe first number in a cell is R: the time of `np.matmul`, with OpenBLAS's {kernels} "
+        f"kernels, divided by the time of `tw.matmul`. In brackets is the time of `tw.matmul` for the same matrices in "
+        f"C order, divided by the time of `tw.matmul` for this layout.\n\nMeasured on {known['processor']} (LLVM's "
+        f"name: {known['llvm_cpu']}). Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
@@ -201,10 +202,10 @@ def narrow(name: str) -> str:
         size = f"{shape[0]:,}" if len(set(shape)) == 1 else "×".join(f"{x:,}" for x in shape)
         rows.append([size, *(f"{r['gops']:.0f} ({r['against_torch']:.2f})" if r else "–" for r in found)])
     return (
-        f"{table(rows)}\n\n10⁹ operations a second of `tw.matmul(a, b, c, out_dtype=…)`, and in brackets R: the time of "
-        f"PyTorch {known['torch']} on the same number of threads, divided by Tilewright's. PyTorch's function is "
-        f"`torch._int_mm` for int8, with sums of int32, and `torch.mm` for bfloat16.\n\n"
-        f"Measured on {known['processor']} (LLVM's name: {known['llvm_cpu']}), {known['cores']} cores. "
+        f"{table(rows)}\n\nEach cell has the speed of `tw.matmul(a, b, c, out_dtype=…)` in 10⁹ operations a second, "
+        f"and in brackets R: the time of PyTorch {known['torch']} on the same number of threads, divided by "
+        f"Tilewright's time. PyTorch's function is `torch._int_mm` for int8, with sums of int32, and `torch.mm` for "
+        f"bfloat16.\n\nMeasured on {known['processor']} (LLVM's name: {known['llvm_cpu']}), {known['cores']} cores. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
 
@@ -222,6 +223,6 @@ def precision(name: str) -> str:
     return (
         f"{table(rows)}\n\nTimes of float64 products are medians, and *standard / fast* is their ratio. *Shortest / "
         "shortest* is the ratio of the shortest times. The error is the largest one of an element that was found, relative "
-        f"to |A||B|. Measured on {known['processor']} with {threads(lines[0]['threads'])}. Record: {linked(name)}, made by "
-        f"`{command(known)}`."
+        f"to |A||B|. Measured on {known['processor']} with {threads(lines[0]['threads'])}. Record: {linked(name)}, "
+        f"made by `{command(known)}`."
     )

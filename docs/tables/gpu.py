@@ -25,7 +25,9 @@ KINDS = {
     "mixed": "operands of different dtypes",
 }
 #: How both libraries are measured.
-CALLED = "Both are called from Python as users call them, with different operands in each call"
+CALLED = (
+    "Tilewright and the other library are called from Python as users call them, with different operands in each call"
+)
 #: The sizes that the tables of GPUs quote.
 GPU_SIZES = (256, 1000, 1024, 2048, 4000, 4095, 4096, 4097, 8192)
 
@@ -136,9 +138,9 @@ def gpu_shapes(*names: str) -> str:
         *([shape, *(of.get(d, "") for d in dtypes)] for shape, of in by_shape.items()),
     ]
     return (
-        f"{table(rows)}\n\nTFLOPS of `tw.matmul(a, b)`, and in brackets R: the time of `torch.matmul(a, b)` divided by "
-        f"Tilewright's, in the same run. {CALLED}, and TF32 is off in PyTorch.\n\n{measured_with(known)} "
-        f"Records: {'; '.join(records)}."
+        f"{table(rows)}\n\nEach cell has the TFLOPS of `tw.matmul(a, b)`, and in brackets R: the time of "
+        f"`torch.matmul(a, b)` divided by Tilewright's time in the same run. {CALLED}, and TF32 is off in "
+        f"PyTorch.\n\n{measured_with(known)} Records: {'; '.join(records)}."
     )
 
 
@@ -155,9 +157,10 @@ def gpu_gram(name: str) -> str:
     dtypes = list(dict.fromkeys(line["dtype"] for line in lines))
     rows = [["A", *dtypes], *([shape, *(of.get(d, "") for d in dtypes)] for shape, of in by_shape.items())]
     return (
-        f"{table(rows)}\n\nThe time of `torch.matmul(a, a.T)` divided by that of `tw.matmul(a, a.T)`, and in brackets "
-        f"the time of the general product `tw.matmul(a, b.T)` of the same shape divided by that of `tw.matmul(a, a.T)`. "
-        f"All three were measured in turns.\n\n{measured_with(known)} Record: {linked(name)}, made by `{command(known)}`."
+        f"{table(rows)}\n\nThe first number in a cell is the time of `torch.matmul(a, a.T)` divided by that of "
+        f"`tw.matmul(a, a.T)`. The number in brackets is the time of the general product `tw.matmul(a, b.T)` of the "
+        f"same shape, divided by that of `tw.matmul(a, a.T)`. The three calls were measured in "
+        f"turns.\n\n{measured_with(known)} Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
@@ -171,9 +174,9 @@ def gpu_narrow(name: str) -> str:
         cells = (f"{of[n]['gflops'] / 1000:.0f} ({of[n]['ratio']:.2f})" for n in sizes)
         rows.append([_asked(dtype), f"`{of[sizes[0]]['reference']}`", *cells])
     return (
-        f"{table(rows)}\n\n10¹² operations a second of `tw.matmul(a, b)` for square matrices, and in brackets R: the time "
-        f"of the call in the second column divided by Tilewright's, in the same run. {CALLED}.\n\n{measured_with(known)} "
-        f"Record: {linked(name)}, made by `{command(known)}`."
+        f"{table(rows)}\n\nEach cell has the speed of `tw.matmul(a, b)` for square matrices in 10¹² operations a "
+        f"second, and in brackets R: the time of the call in the second column divided by Tilewright's time in the "
+        f"same run. {CALLED}.\n\n{measured_with(known)} Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
@@ -193,9 +196,9 @@ def gpu_near(name: str) -> str:
         cells = (f"{of[near]['distinct_bytes'] / of[near]['seconds'] / 1e12:.2f}" for near in sizes)
         rows.append([f"{m:,} × {n:,} × {k:,}, {tile_m}×{tile_n}", f"{readers:.1f}", *cells])
     return (
-        f"{table(rows)}\n\nTB/s: the bytes of both operands, each counted once, divided by the time. *Read by* is the mean "
-        f"number of blocks that read a byte.\n\nMeasured on {known['gpu']}, driver {known['driver']}. Record: "
-        f"{linked(name)}, made by `{command(known)}`."
+        f"{table(rows)}\n\nThe rates are in TB/s: the bytes of both operands, each byte counted once, divided by the "
+        f"time. The column *read by* has the mean number of blocks that read the same byte.\n\nMeasured on "
+        f"{known['gpu']}, driver {known['driver']}. Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
@@ -210,10 +213,10 @@ def gpu_layers(name: str, asked: str = "") -> str:
         rows.append([f"{n} × {k}", *(f"{of[m]['gflops'] / 1000:.0f} ({of[m]['ratio']:.2f})" for m in counts)])
     mean = exp(sum(log(line["ratio"]) for line in lines) / len(lines))
     return (
-        f"{table(rows)}\n\nTFLOPS of `tw.matmul(x, weight.T{asked})` in bfloat16; the first row of the table has the "
-        f"numbers of rows of `x`. In brackets R: the time of `torch.matmul(x, weight.T)` divided by Tilewright's, in the "
-        f"same run. {CALLED}. The geometric mean of R is {mean:.2f}.\n\n{measured_with(known)} "
-        f"Record: {linked(name)}, made by `{command(known)}`."
+        f"{table(rows)}\n\nEach cell has the TFLOPS of `tw.matmul(x, weight.T{asked})` in bfloat16, and the heading of "
+        f"its column is the number of rows of `x`. In brackets is R, the time of `torch.matmul(x, weight.T)` divided "
+        f"by Tilewright's time in the same run. {CALLED}. The geometric mean of R in the table is "
+        f"{mean:.2f}.\n\n{measured_with(known)} Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
@@ -226,14 +229,14 @@ def gpu_invariant(name: str, rows: str) -> str:
         for counts in line.values():
             total.update(counts if isinstance(counts, dict) and "invariant_rows" in counts else {})
     texts = [
-        f"on {place}, for {total['invariant_differ']:,} of {total['invariant_rows']:,} rows with `invariant=True` and for "
-        f"{total['standard_differ']:,} of {total['standard_rows']:,} rows without"
+        f"on {place}, for {total['invariant_differ']:,} of {total['invariant_rows']:,} rows with `invariant=True` and "
+        f"for {total['standard_differ']:,} of {total['standard_rows']:,} rows without"
         for place, total in totals.items()
     ]
     return (
-        f"{gpu_layers(name, ', invariant=True')}\n\nRandom rows were also multiplied as part of a larger product, in a "
-        f"batch, at another position or with other strides. The bits of the result differed, {'; '.join(texts)}. Record: "
-        f"{linked(rows)}, made by `{found[0]['environment']['command']}`."
+        f"{gpu_layers(name, ', invariant=True')}\n\nRandom rows were multiplied twice, the second time as part of a "
+        f"larger product, in a batch, at another position or with other strides. The bits of the two results differed, "
+        f"{'; '.join(texts)}. Record: {linked(rows)}, made by `{found[0]['environment']['command']}`."
     )
 
 
@@ -253,11 +256,13 @@ def gpu_grouped(name: str) -> str:
         rows.append([layer, *cells])
     ratios = sorted(case["ratio"][peer] for case in cases if peer in case["ratio"])
     return (
-        f"{table(rows)}\n\nTFLOPS for {tokens:,} tokens in bfloat16, in groups of random sizes, and in brackets R: the "
-        f"time of `torch._grouped_mm` divided by Tilewright's, in the same run. The record has {len(ratios)} products: "
-        f"4,096 to 65,536 tokens, in groups of random sizes, of skewed sizes, and of multiples of 16. Over all of them the "
-        f"geometric mean of R is {exp(mean(map(log, ratios))):.2f}, and R is between {ratios[0]:.2f} and {ratios[-1]:.2f}."
-        f"\n\n{measured_with(line)} Record: {linked(name)}, made by `{line['environment']['command']}`."
+        f"{table(rows)}\n\nEach cell has the TFLOPS of `tw.grouped_matmul` for {tokens:,} tokens in bfloat16, in "
+        f"groups of random sizes, and in brackets R: the time of `torch._grouped_mm` divided by Tilewright's time in "
+        f"the same run. The record has {len(ratios)} products of 4,096 to 65,536 tokens, in groups of random sizes, of "
+        f"skewed sizes, and of multiples of 16. Over all these products the geometric mean of R is "
+        f"{exp(mean(map(log, ratios))):.2f}, and R is between {ratios[0]:.2f} and "
+        f"{ratios[-1]:.2f}.\n\n{measured_with(line)} Record: {linked(name)}, made by "
+        f"`{line['environment']['command']}`."
     )
 
 
@@ -279,10 +284,10 @@ def gpu_new_shapes(name: str) -> str:
         )
     more = [ours - theirs for ours, theirs in line["process_s"].values()]
     return (
-        f"{table(rows)}\n\n*New m* means that only m is new. {line['compiled']} kernels were compiled. The first product "
-        f"of a process takes {min(more):.2f} to {max(more):.2f} s longer than with PyTorch; the median of {len(more)} "
-        f"dtypes is {median(more):.2f} s.\n\nMeasured on {line['gpu']}. Record: {linked(name)}, made by "
-        f"`{line['environment']['command']}`."
+        f"{table(rows)}\n\n*New m* means that among the sizes of a product only m is new. In this run "
+        f"{line['compiled']} kernels were compiled. The first product of a process takes {min(more):.2f} to "
+        f"{max(more):.2f} s longer than with PyTorch; the median of {len(more)} dtypes is {median(more):.2f} "
+        f"s.\n\nMeasured on {line['gpu']}. Record: {linked(name)}, made by `{line['environment']['command']}`."
     )
 
 
@@ -299,10 +304,10 @@ def gpu_random(name: str) -> str:
     counts = ", ".join(f"{count:,} of {KINDS.get(kind, kind)}" for kind, count in done.items() if count)
     memory = f"; {lost} found no memory on a GPU that several processes shared" if lost else ""
     return (
-        f"{sum(done.values()):,} random products were computed twice, with all layouts, also in batches, with and without "
-        f"`out`. In {sum(done.values()) - len(wrong):,} of them every element was within the error bound of its dtype, and "
-        f"the bits were the same both times{memory}.\n\nThe products are {counts}.\n\nMeasured on {known['gpu']}. Record: "
-        f"{linked(name)}, made by `{command(known)}`."
+        f"{sum(done.values()):,} random products were computed twice, with all layouts, also in batches, with and "
+        f"without `out`. In {sum(done.values()) - len(wrong):,} of the random products every element was within the "
+        f"error bound of its dtype, and both computations gave the same bits{memory}.\n\nThe random products are "
+        f"{counts}.\n\nMeasured on {known['gpu']}. Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
@@ -317,15 +322,18 @@ def gpu_predicted(*names: str) -> str:
                 near.append(abs(line["predicted_s"] / measured - 1))
     within = {share: sum(x <= share for x in near) for share in (0.1, 0.15, 0.25)}
     return (
-        f"{len(near)} of these products take clearly longer on the GPU than Python needs for a call. "
+        f"{len(near)} of the measured products take clearly longer on the GPU than a call takes in Python. "
         f"{predictions(within)}."
     )
 
 
 def predictions(within: dict[float, int]) -> str:
     """How many predicted times are as near as that to the measured ones, as a sentence."""
-    texts = [f"at most {share:.0%} for {count} of them" for share, count in within.items()]
-    return f"The predicted time differs from the measured one by {', by '.join(texts[:-1])} and by {texts[-1]}"
+    texts = [f"by at most {share:.0%} for {count} products" for share, count in within.items()]
+    return (
+        f"Among the products that take longer on the GPU than in Python, the predicted time differs from the measured "
+        f"time {', '.join(texts[:-1])}, and {texts[-1]}"
+    )
 
 
 def gpu_held_out(name: str) -> str:
@@ -337,10 +345,11 @@ def gpu_held_out(name: str) -> str:
     ratios = [line["ratio"] for line in lines if line["ratio"]]
     mean = exp(sum(map(log, ratios)) / len(ratios))
     return (
-        f"{len(lines)} products of random shapes and all dtypes were measured. {len(errors)} of them take clearly longer on "
-        f"the GPU than Python needs for a call. {predictions(within)}. `torch.matmul` supports {len(ratios)} of the "
-        f"products: the geometric mean of R is {mean:.2f}, and R is between {min(ratios):.2f} and {max(ratios):.2f}.\n\n"
-        f"Measured on {known['gpu']}. Record: {linked(name)}, made by `{command(known)}`."
+        f"{len(lines)} products of random shapes and all dtypes were measured. {len(errors)} of these products take "
+        f"clearly longer on the GPU than a call takes in Python. {predictions(within)}. `torch.matmul` supports "
+        f"{len(ratios)} of the random products: the geometric mean of R is {mean:.2f}, and R is between "
+        f"{min(ratios):.2f} and {max(ratios):.2f}.\n\nMeasured on {known['gpu']}. Record: {linked(name)}, made by "
+        f"`{command(known)}`."
     )
 
 
@@ -360,15 +369,16 @@ def gpu_costs(name: str) -> str:
     known, before, after = [lines_of(name)[0] for name in names], fit["before"]["all"], fit["after"]["all"]
     records = ", ".join(f"{linked(name)}, made by `{command(each)}`" for name, each in zip(names, known, strict=True))
     texts = (
-        f"{many} costs, {found['within_15_percent']:.1%} of the predictions were within 15% of the measured times, and the "
-        f"mean regret was {found['mean_regret']:.2%}"
+        f"{many} costs, {found['within_15_percent']:.1%} of the predictions were within 15% of the measured times, and "
+        f"the mean regret was {found['mean_regret']:.2%}"
         for many, found in ((before["costs"], before), (costs["all"], after))
     )
     return (
-        f"{table(rows)}\n\n*90% within* is the error that 90% of the predictions do not exceed. *Within 15%* is "
-        f"the share of the ways, and *regret ≤ 3%* the share of the products. Before the fit there were {next(texts)}. "
-        f"After the fit there were {next(texts)}. These figures are for {after['products']} products that the fit did not "
-        f"use.\n\nMeasured on {known[0]['gpu']}. Records: {records}."
+        f"{table(rows)}\n\n*90% within* is the error that 90% of the predictions do not exceed. *Within 15%* is the "
+        f"share of the ways whose error is at most 15%, and *regret ≤ 3%* is the share of the products whose regret is "
+        f"at most 3%.\n\nBefore the fit there were {next(texts)}. After the fit there were {next(texts)}. The errors "
+        f"and regrets are those of {after['products']} products that the fit did not use.\n\nMeasured on "
+        f"{known[0]['gpu']}. Records: {records}."
     )
 
 
@@ -387,11 +397,12 @@ def transformer(name: str) -> str:
         far = f"{record['difference'][kind]:.4f}" if kind in record["difference"] else ""
         rows.append([words, step, f"{mean(record['losses'][kind][-10:]):.4f}", far])
     return (
-        f"{table(rows)}\n\nThe transformer has {model['layers']} layers of width {model['width']}. It was trained for "
-        f"{record['steps']} steps with {model['batch']} sequences of {model['length']} words each, in bfloat16 by "
-        f"autocast. The compiled versions took turns of a few steps. R, the time of a step with `torch.nn.Linear` divided "
-        f"by the time with `tilewright.torch.Linear`, is {record['ratio']:.3f}. Losses are means of ten steps. The last "
-        f"row differs from the first only in rounding, so it shows how much rounding alone changes the "
+        f"{table(rows)}\n\nThe transformer has {model['layers']} layers of width {model['width']}. The transformer was "
+        f"trained for {record['steps']} steps with {model['batch']} sequences of {model['length']} words each, in "
+        f"bfloat16 by autocast. The compiled training steps with the two linear layers were measured in turns, a few "
+        f"steps at a time. R, the time of a step with `torch.nn.Linear` divided by the time with "
+        f"`tilewright.torch.Linear`, is {record['ratio']:.3f}. Each loss is the mean of ten steps. The last row of the "
+        f"table differs from its first row only in rounding, so it shows how much rounding alone changes the "
         f"loss.\n\n{measured_with(known)} Record: {linked(name)}, made by `{command(known)}`."
     )
 

@@ -29,9 +29,9 @@ def _ratios(name: str) -> str:
     processor = f"{known['processor']} (LLVM's name: {known['llvm_cpu']})"
     machine = f"{processor}, {known['cores']} cores, NumPy {known['numpy']}, {blas}"
     what = (
-        "R of `a @ b` for n×n matrices: its time with NumPy alone divided by its time after `tw.accelerate_numpy()`. Both "
-        "were measured in two processes that took turns. Each figure is the median of the ratios, and every product was "
-        "verified."
+        "R is the time of `a @ b` for n×n matrices with NumPy alone, divided by its time after `tw.accelerate_numpy()`. Two "
+        "processes, one with NumPy alone, measured these times in turns. Each R is the median of many ratios, and every "
+        "product was verified."
     )
     return "\n\n".join(
         [*parts, f"{what}\n\nMeasured on {machine}. Record: {linked(name)}, made by `{command(known)}`."]

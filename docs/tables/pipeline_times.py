@@ -30,10 +30,10 @@ def pipelines() -> str:
     text = table(rows).replace("---: |\n", "--- |\n")  # the last column has words
     within = sum(abs(each) <= 0.2 for each in off)
     return (
-        f"{text}\n\nTimes in µs, of kernels with the sizes of their inputs. *Off* is the error of the prediction: {within} "
-        f"of {len(off)} predictions are within 20 % of the measured time, and {sum(abs(each) <= 0.1 for each in off)} "
-        f"within "
-        f"10 %. Records: what was counted, {linked(WORK)}; what was measured on an H200, {linked(MEASURED)}."
+        f"{text}\n\nThe times are in µs, and the numbers after the name of a kernel are the sizes of its inputs. The column "
+        f"*off* has the error of the prediction: {within} of {len(off)} predictions are within 20 % of the measured time, "
+        f"and {sum(abs(each) <= 0.1 for each in off)} are within 10 %. Records: the counts are in {linked(WORK)}, and the "
+        f"times that were measured on an H200 are in {linked(MEASURED)}."
     )
 
 

@@ -1,1 +1,1 @@
-"""This machine: its facts, its limits and quotas, and the user's cache."""
+"""The facts of this machine, its limits and quotas, and the user's cache on disk."""

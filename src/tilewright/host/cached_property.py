@@ -1,7 +1,8 @@
 """A property that is computed at its first use and then cached in its object, without a lock.
 
 Before CPython 3.12, ``functools.cached_property`` has one lock for all objects of a class. An interrupt between two
-bytecodes or a fork could leave this lock taken, and every other thread would then wait forever.
+bytecodes, or a fork, could leave the lock of ``functools.cached_property`` taken, and every other thread would then
+wait forever.
 """
 
 from __future__ import annotations

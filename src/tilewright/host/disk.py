@@ -2,30 +2,33 @@
 
 Every measured fact is a ``CacheFile`` of JSON, read by ``read_as`` and written by ``write_json``.
 
-Cached machine code is run later, so the directory must be safe. Its path is walked from the root of the file system.
-Each directory is opened relative to its parent, without following a symbolic link, and the owner and mode of the open
-directory are checked. So no directory can be replaced between the check and its use.
+Cached machine code is run later, so the directory must be safe. The path of the cache directory is walked from the
+root of the file system. Each directory on the path is opened relative to its parent, without following a symbolic
+link, and the owner and mode of the open directory are checked. So no directory can be replaced between its check and
+its use.
 
-- Each directory must belong to this user or to root. The last ones, which hold the files, must belong to this user.
-- No other user may have write permission, except in a sticky directory such as ``/tmp``. The last directories must not
-  be sticky and writable by others either.
-- A symbolic link is followed only if no other user can write to the directory that holds it. Its target is walked in
-  the same way.
+- Each directory on the path must belong to this user or to root. The last directories, which hold the cached files,
+  must belong to this user.
+- No other user may have write permission in a directory on the path, except in a sticky directory such as ``/tmp``. In
+  the last directories no other user may have write permission, even if they are sticky.
+- A symbolic link is followed only if no other user can write to the directory that holds it. The target of such a link
+  is walked in the same way.
 
-The resulting path contains no link, and always leads to the same directory. So other libraries, such as Numba's cache,
-may open files by this path later. To change where it leads, an entry of one of its directories would have to be
-renamed, removed or replaced. In a directory that only its owner can write to, only the owner and root can do that. In a
-sticky directory, only the owner of the directory, the owner of the entry, and root can. The entry is the next directory
-of the path, whose owner was checked. All these owners are this user or root.
+The checked path contains no link, and always leads to the same directory. So other libraries, such as Numba's cache,
+may open files by this path later. To change where the path leads, an entry of one of its directories would have to be
+renamed, removed or replaced. In a directory that only its owner can write to, only the owner and root can change an
+entry. In a sticky directory, only the owner of the directory, the owner of the entry, and root can change an entry.
+Each such entry is the next directory of the path, whose owner was checked. So only this user and root can change where
+the path leads.
 
-A POSIX access control list that lets another user write is noticed, too: with such a list, the group bits of the mode
-show the most that the list allows.
+The check of the mode also notices a POSIX access control list that lets another user write: with such a list, the
+group bits of the mode are the widest permissions that the list gives.
 
-If the user's cache is unsafe or cannot be written, one warning says so, and the files are stored in a temporary
-directory of this process. A process that is killed cannot remove its temporary directory. So each process holds a lock
-on this directory, which the system releases when the process ends in any way. When a process of the same user makes
-such a directory, it removes those that are no longer locked. If there is no safe place for a temporary directory
-either, nothing is cached.
+If the user's cache is unsafe or cannot be written, a CacheWarning is shown once, and the cached files are stored in a
+temporary directory of this process. A process that is killed cannot remove its temporary directory. So each process
+holds a lock on its temporary directory, which the system releases when the process ends in any way. A process that
+makes a temporary directory first removes those of the same user that are no longer locked. If there is no safe place
+for a temporary directory either, nothing is cached.
 """
 
 from __future__ import annotations
@@ -58,11 +61,13 @@ _ROOT = Path("/")
 
 
 def safe_directory(path: str | Path, parts: Iterable[str] = (), *, make: bool = True) -> Path:
-    """The real path of ``path``/``parts``, whose last directories ``parts`` only this user can write to.
+    """Return the real path of the directory ``path``/``parts``, whose last directories ``parts`` only this user can
+    write to.
 
-    Missing directories are made with mode 0700, unless ``make`` is False. Raises PermissionError if another user could
-    change the contents of the directory. Raises other errors of class OSError if the directory cannot be reached, made
-    or written. On Windows, which has no such owners and modes, the directories are made and nothing is checked.
+    Missing directories are made with mode 0700, unless ``make`` is False. ``safe_directory`` raises PermissionError if
+    another user could change the contents of the directory, and other errors of class OSError if the directory cannot
+    be reached, made or written. On Windows, which has no POSIX owners and modes, the directories are made and nothing
+    is checked.
     """
     if os.name != "posix":
         return _made(Path(path), parts)
@@ -79,7 +84,8 @@ def safe_directory(path: str | Path, parts: Iterable[str] = (), *, make: bool = 
 
 
 class _Walk:
-    """An open directory and its real path. It begins at the root of the file system and goes one step at a time."""
+    """An open directory and its real path. A walk begins at the root of the file system and enters one directory at a
+    time."""
 
     def __init__(self, make: bool) -> None:
         self._make = make
@@ -92,7 +98,7 @@ class _Walk:
             raise
 
     def follow(self, path: str) -> None:
-        """Enter the directories of ``path`` one by one, and those of links on it."""
+        """Enter the directories of ``path`` one by one; for a link, enter those of its target."""
         waiting, links = path.split("/")[::-1], 0
         while waiting:
             name = waiting.pop()
@@ -110,7 +116,8 @@ class _Walk:
             waiting += target.split("/")[::-1]
 
     def enter(self, name: str, *, mine: bool = False) -> None:
-        """Go into the directory ``name``, which is made if it is missing. With ``mine`` it must belong to this user."""
+        """Enter the directory ``name``, which is made if it is missing. With ``mine`` the directory must belong to
+        this user."""
         path = self.path.parent if name == ".." else self.path / name
         if mine and self._link(name) is not None:
             raise PermissionError(f"{str(path)!r} is a link")
@@ -185,8 +192,8 @@ _current: _Directory | None = None
 
 
 def temporary_directory() -> Path | None:
-    """The temporary directory of this process, which is made at the first call. A forked child process uses its
-    parent's. None if no safe place can be written to."""
+    """Return the temporary directory of this process, which is made at the first call. A forked child process uses its
+    parent's temporary directory. The result is None if there is no safe place for a temporary directory."""
     global _current
     with _making:
         if _current is None or not _current.is_there():
@@ -195,7 +202,8 @@ def temporary_directory() -> Path | None:
 
 
 class _Directory:
-    """A new directory of mode 0700, locked. Raises OSError where it cannot be made, or another process has locked it."""
+    """A new locked directory of mode 0700. The constructor raises OSError if the directory cannot be made, or if
+    another process has locked it."""
 
     def __init__(self, place: Path) -> None:
         self._process = os.getpid()
@@ -205,14 +213,15 @@ class _Directory:
         self._fd = _locked(self.path, must=False) if fcntl else None
 
     def is_there(self) -> bool:
-        """Whether the path still leads to this directory: a forked child may outlive the parent that removes it."""
+        """Return whether the path still leads to this directory: a forked child may outlive the parent that removes
+        the directory."""
         try:
             return self._fd is None or os.path.samestat(os.lstat(self.path), os.fstat(self._fd))
         except OSError:
             return False
 
     def remove(self) -> None:
-        """Remove it in the process that made it. In a forked child, do nothing."""
+        """Remove the directory, but only in the process that made it, not in a forked child."""
         if self._process == os.getpid():
             import shutil  # as ``tempfile``
 
@@ -305,11 +314,12 @@ _warned: set[str] = set()
 
 
 def private_directory(*parts: str) -> Path | None:
-    """The directory of the cache. If it does not exist, it is made with mode 0700.
+    """Return the directory of the cache. If the directory does not exist, it is made with mode 0700.
 
-    It is in ``$TILEWRIGHT_CACHE``, else in ``$XDG_CACHE_HOME/tilewright``, else in ``~/.cache/tilewright``. If that
-    cannot be written, or another user could change its contents, a CacheWarning says so once per process. The directory
-    is then in the temporary directory of this process. None if there is no safe place for it.
+    The directory is in ``$TILEWRIGHT_CACHE``, else in ``$XDG_CACHE_HOME/tilewright``, else in ``~/.cache/tilewright``.
+    If this place cannot be written, or another user could change its contents, a CacheWarning says so once per
+    process, and the result is a directory in the temporary directory of this process. The result is None if there is
+    no safe place for a temporary directory either.
     """
     cache = "the cache"
     try:
@@ -370,7 +380,7 @@ def _warn(cache: str, reason: str, temporary: Path | None) -> None:
 
 @dataclass(frozen=True)
 class CacheFile:
-    """One file of the cache. It is always written as a whole. A file that cannot be read counts as missing."""
+    """One file of the cache. A cache file is always written as a whole, and counts as missing if it cannot be read."""
 
     folder: str
     name: str
@@ -383,8 +393,8 @@ class CacheFile:
 
     @property
     def is_absent(self) -> bool:
-        """Whether the file is certainly missing. This takes one fiftieth of the time of ``read``, which checks the
-        cache's directory."""
+        """Whether the file is certainly missing. The property ``is_absent`` takes one fiftieth of the time of
+        ``read``, because only ``read`` checks the cache's directory."""
         try:
             cache = str(_user_cache())
         except RuntimeError:
@@ -392,7 +402,7 @@ class CacheFile:
         return cache not in _warned and not os.path.exists(f"{cache}/{self.folder}/{self.name}")  # noqa: PTH110
 
     def read(self) -> bytes | None:
-        """The contents of the file; None if it is missing or cannot be read."""
+        """Return the contents of the file; None if the file is missing or cannot be read."""
         path = self.path
         try:
             return None if path is None else path.read_bytes()
@@ -400,7 +410,7 @@ class CacheFile:
             return None
 
     def read_json(self) -> dict[str, Any]:
-        """The JSON object in the file; an empty dict if the file is missing or holds anything else."""
+        """Return the JSON object in the file; an empty dict if the file is missing or is not a JSON object."""
         try:
             known = json.loads(self.read() or b"{}")
         except (ValueError, RecursionError):
@@ -408,14 +418,14 @@ class CacheFile:
         return known if isinstance(known, dict) else {}
 
     def read_as(self, make: Callable[[dict[str, Any]], Found | None]) -> Found | None:
-        """The result of ``make`` for the JSON object in the file. None if the file is missing or its contents are not
-        valid."""
+        """Return the result of ``make`` for the JSON object in the file; None if the file is missing or its contents
+        are not valid."""
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return make(self.read_json())
         return None
 
     def write(self, content: bytes) -> Path | None:
-        """Write the file and return its path; None if that fails.
+        """Write the file and return its path; return None if the file cannot be written.
 
         Other processes see either the old file or the complete new one. If writing to the user's cache fails, this
         process no longer uses that cache, and writes the file to its temporary directory."""
@@ -436,12 +446,12 @@ class CacheFile:
         return self.write(json.dumps(known, indent=1).encode() + b"\n")
 
     def read_checked(self) -> bytes | None:
-        """The contents that ``write_checked`` wrote; None if the file is missing or differs from what was written."""
+        """Return the contents that ``write_checked`` wrote; None if the file is missing or was changed since."""
         digest, _, content = (self.read() or b"").partition(b"\n")
         return content if fingerprint(content).encode() == digest else None
 
     def write_checked(self, content: bytes) -> Path | None:
-        """Write the contents after a line with their digest, as ``write`` does."""
+        """Write a line with the digest of the contents, and then the contents, as ``write`` does."""
         return self.write(fingerprint(content).encode() + b"\n" + content)
 
     def remove(self) -> bool:
@@ -469,7 +479,8 @@ def _written(path: Path, content: bytes) -> Path:
 
 
 def fingerprint(*facts: object) -> str:
-    """A short name for a combination of facts. A path among the facts counts with the contents of its file."""
+    """Return a short name for a combination of facts, which is a digest. For a path among the facts, the contents of
+    its file are used."""
     digest = blake2b(digest_size=8)
     for fact in facts:
         content = fact.read_bytes() if isinstance(fact, Path) else fact

@@ -1,8 +1,8 @@
 """The instruction levels for which the engine is built, and which of them a processor has.
 
-A level is a set of instructions for which kernels are compiled. It does not include sizes of caches and numbers of
-cores, because machine code reads these when it runs (``cpu.codegen.setting``). So one library serves every processor of
-its level.
+A level is a set of instructions for which kernels are compiled. The machine code of a level does not contain sizes of
+caches and numbers of cores, because it reads these numbers when it runs (``cpu.codegen.setting``). So one library
+serves every processor of its level.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _MORE_V4 = (
 
 @dataclass(frozen=True)
 class InstructionLevel:
-    """A level of an architecture, with the instruction sets that it needs, by LLVM's names.
+    """An instruction level of an architecture, with LLVM's names of the instruction sets that the level includes.
 
-    ``tuned_for`` is the processor, by LLVM's name, for which LLVM chooses and orders instructions. The instruction sets
-    ``without`` of this processor are not used.
+    ``tuned_for`` is the processor, by LLVM's name, for which LLVM chooses and orders instructions. LLVM does not use
+    the instruction sets ``without``, although this processor has them.
     """
 
     name: str
@@ -47,13 +47,13 @@ class InstructionLevel:
 
     @property
     def triple(self) -> str:
-        """LLVM's name of the system for which the library is built."""
+        """LLVM's name (the target triple) of the system for which the library is built."""
         return f"{self.arch}-unknown-linux-gnu"
 
     @property
     def llvm_features(self) -> str:
-        """The instruction sets in LLVM's notation. If vectors of 512 bits exist, loops may use them; by default LLVM
-        prefers shorter vectors for the first processors that had them."""
+        """The instruction sets of the level in LLVM's notation. If the level has vectors of 512 bits, loops may use
+        these vectors; by default LLVM prefers shorter vectors for the first processors that had 512 bits."""
         wide = ["-prefer-256-bit"] if "avx512f" in self.isa else []
         left_out = [f"-{name}" for name in self.without if name not in self.isa]
         return ",".join([*(f"+{name}" for name in self.isa), *left_out, *wide])
@@ -76,7 +76,7 @@ LEVELS = (
 
 
 def instruction_levels(arch: str, isa: Collection[str]) -> list[InstructionLevel]:
-    """The levels that a processor supports, the best one first.
+    """Return the instruction levels that a processor supports, the highest level first.
 
     >>> [level.name for level in instruction_levels("x86_64", {"sse2", "sse4.2", "avx", "fma", "f16c", "avx2", "avxvnni"})]
     ['x86-64-v3-vnni', 'x86-64-v3']

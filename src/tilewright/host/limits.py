@@ -1,6 +1,7 @@
-"""How many threads a product may use: the number that the caller sets, else the environment's, else the system's.
+"""Determines how many threads a product may use: the number that the caller sets, else that of the environment
+variables, else that of the system.
 
-The number of threads never changes the bits of a result, only the time. A product uses fewer threads if it is small.
+The number of threads never changes the bits of a result, only the time. A small product uses fewer threads.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ def set_threads(count: int | None) -> None:
     Parameters
     ----------
     count : int or None
-        The most threads of a product, from 1 to 4096. It may be more than the number of CPUs. None restores the
-        default: ``$TILEWRIGHT_NUM_THREADS``, else ``$OMP_NUM_THREADS``, else all usable CPUs. The default is never more
-        than the CPUs that the affinity mask and the cgroup quota leave to this process.
+        The most threads of a product, from 1 to 4096. The number of threads may be larger than the number of CPUs.
+        None restores the default: ``$TILEWRIGHT_NUM_THREADS``, else ``$OMP_NUM_THREADS``, else all usable CPUs. The
+        default is never more than the CPUs that the affinity mask and the cgroup quota leave to this process.
 
     Raises
     ------
@@ -50,8 +51,8 @@ def set_threads(count: int | None) -> None:
 
     See Also
     --------
-    use_threads : Sets the number within a ``with`` block.
-    get_threads : Returns the number that applies.
+    use_threads : Sets the number of threads within a ``with`` block.
+    get_threads : Returns the number of threads that applies.
 
     Examples
     --------
@@ -70,9 +71,9 @@ def use_threads(count: int) -> Iterator[None]:
     """Within a ``with`` block, set the most threads that a product may use, for the current thread or asyncio task
     alone.
 
-    Blocks may be nested: the innermost applies, and when it ends, the previous number applies again. Inside the block
-    ``set_threads`` has no effect. A thread that is started in the block does not inherit the number;
-    ``asyncio.to_thread`` does.
+    ``with`` blocks of ``use_threads`` may be nested: the number of the innermost block applies, and when this block
+    ends, the previous number applies again. Inside the block ``set_threads`` has no effect. A thread that is started
+    in the block does not inherit the number; a function that is run by ``asyncio.to_thread`` does.
 
     Parameters
     ----------
@@ -86,8 +87,8 @@ def use_threads(count: int) -> Iterator[None]:
 
     See Also
     --------
-    set_threads : Sets the number for the process.
-    get_threads : Returns the number that applies.
+    set_threads : Sets the number of threads for the process.
+    get_threads : Returns the number of threads that applies.
 
     Examples
     --------
@@ -104,13 +105,12 @@ def use_threads(count: int) -> Iterator[None]:
 
 
 def get_threads() -> int:
-    """The most threads that a product may use if it is started now in this thread.
+    """Return the most threads that a product may use if it is started now in this thread.
 
     Returns
     -------
     int
-        The number that ``use_threads`` or ``set_threads`` set, else the default. A product uses fewer threads if it is
-        small.
+        The number that ``use_threads`` or ``set_threads`` set, else the default. A small product uses fewer threads.
 
     Raises
     ------
@@ -119,8 +119,8 @@ def get_threads() -> int:
 
     See Also
     --------
-    set_threads : Sets the number for the process.
-    use_threads : Sets the number within a ``with`` block.
+    set_threads : Sets the number of threads for the process.
+    use_threads : Sets the number of threads within a ``with`` block.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def get_threads() -> int:
 
 
 def why_threads() -> str:
-    """A text that says what determines the number of ``get_threads``."""
+    """Return a text that says what determines the number that ``get_threads`` returns."""
     if threading.current_thread().name == WORKER:
         return "inside another product's thread"
     if of_this_context.get():
@@ -147,9 +147,11 @@ def why_threads() -> str:
 
 
 def environment_threads(environ: Mapping[str, str] | None = None) -> tuple[str, int] | tuple[None, None]:
-    """The environment variable that sets the number of threads, and the number; two times None if no variable does.
+    """Return the name of the environment variable that sets the number of threads, and this number; two times None if
+    no variable sets the number.
 
-    Raises UsageError for an invalid ``$TILEWRIGHT_NUM_THREADS``; an invalid ``$OMP_NUM_THREADS`` is ignored.
+    The function raises UsageError for an invalid ``$TILEWRIGHT_NUM_THREADS``, and ignores an invalid
+    ``$OMP_NUM_THREADS``.
     """
     environ = os.environ if environ is None else environ
     for name in VARIABLES:
@@ -164,11 +166,11 @@ def environment_threads(environ: Mapping[str, str] | None = None) -> tuple[str, 
 
 @functools.cache
 def most_by_default() -> int:
-    """The most threads by default, if the affinity mask allows that many. The mask is read for each product, because
-    thread pools may pin a worker to some CPUs.
+    """Return the most threads that a product may use by default, if the affinity mask allows that many. The affinity
+    mask is read later, for each product, because thread pools may pin a worker to some CPUs.
 
-    The environment variables are read once per process, as by BLAS libraries. A later change affects only child
-    processes."""
+    The environment variables are read once per process, as BLAS libraries do. A later change of a variable affects
+    only child processes."""
     cores = machine().usable_cores
     return min(environment_threads()[1] or cores, cores)
 

@@ -1,14 +1,14 @@
 """The description of a machine: cores, caches, memory, instruction sets. A fact that cannot be known is None, never a
 guess.
 
-The facts come from the system: ``/proc`` and ``/sys`` on Linux, ``sysctl`` on macOS. Nothing is measured here. Each
-function that reads facts takes the ``root`` of the file system, so that a test can describe a machine by a few text
-files.
+The facts of a machine come from the operating system: ``/proc`` and ``/sys`` on Linux, ``sysctl`` on macOS. Nothing is
+measured here. Each function that reads facts takes the ``root`` of the file system, so a test can describe a machine
+by a few text files.
 
-A description can also be stored in a file. ``tilewright info --json FILE`` writes that of this machine. With
-``$TILEWRIGHT_MACHINE=FILE`` a process plans, cuts products and compiles as on the machine that the file describes. The
-file can remove instruction sets but cannot add any, because the code runs on this machine. For the same reason no more
-threads run than this machine has cores.
+The description of a machine can also be stored in a file. ``tilewright info --json FILE`` writes the description of
+this machine. With ``$TILEWRIGHT_MACHINE=FILE`` a process plans, cuts products and compiles as on the machine that the
+file describes. The file can remove instruction sets but cannot add any, because the code runs on the real machine. For
+the same reason no more threads run than the real machine has cores.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ ISA = (
 
 @dataclass(frozen=True)
 class Cache:
-    """One kind of cache of the usable CPUs. ``shared_by`` is the number of logical CPUs that share one such cache."""
+    """One kind of cache of the usable CPUs. ``shared_by`` is the number of logical CPUs that share one cache of this
+    kind."""
 
     level: int
     type: str  # "Data", "Instruction" or "Unified"
@@ -73,7 +74,8 @@ class Cache:
 
 
 class Rate(NamedTuple):
-    """A measured rate in a description. ``what`` is "fma" (in GFLOPS), or "triad" or "cached triad" (in GB/s)."""
+    """A measured rate in the description of a machine. ``what`` is "fma" (in GFLOPS), or "triad" or "cached triad" (in
+    GB/s)."""
 
     what: str
     dtype: str
@@ -83,7 +85,7 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts of a machine. A fact is None if the system does not report it.
+    """The facts of a machine. A fact is None if the operating system does not report it.
 
     Attributes
     ----------
@@ -103,9 +105,9 @@ class Machine:
     caches : tuple of Cache
         The caches of the usable CPUs.
     memory_total, memory_limit : int or None
-        Bytes of memory, and of the smallest cgroup memory limit.
+        The bytes of memory of the machine, and the bytes of the smallest cgroup memory limit.
     isa : tuple of str
-        Instruction sets, by LLVM's names. AMX is among them only if Linux lets this process use it.
+        Instruction sets, by LLVM's names. AMX is listed only if Linux lets this process use it.
     vector_bits : int or None
         Bits of the widest floating-point vector of fixed width.
     vector_registers : int or None
@@ -121,9 +123,9 @@ class Machine:
     page_bytes, huge_page_bytes : int or None
         Bytes of a page and of a huge page.
     memory_available : int or None
-        The most bytes of memory that count as available. Only a description in a file sets it.
+        The most bytes of memory that count as available. Only a description in a file sets this limit.
     rates : tuple of Rate
-        Rates that need not be measured. Only a description in a file sets them.
+        Rates that need not be measured. Only a description in a file sets rates.
     without : tuple of str
         The instruction sets of this processor that a description in a file removes.
 
@@ -159,8 +161,8 @@ class Machine:
     root: Path = field(default=ROOT, repr=False, compare=False)
 
     def data_cache(self, level: int) -> int | None:
-        """Bytes of the data cache of a level. If cores differ, the smallest, because a block must fit into the cache of
-        any core."""
+        """Return the bytes of the data cache of a level. If cores have caches of different sizes, the result is the
+        smallest size, because a block must fit into the cache of any core."""
         sizes = [c.size for c in self.caches if c.level == level and c.type != "Instruction" and c.size]
         return min(sizes, default=None)
 
@@ -169,8 +171,8 @@ class Machine:
     l3 = property(lambda self: self.data_cache(3), doc="Bytes of the third-level cache, or None.")
 
     def rate(self, what: str, dtype: str, threads: int) -> float | None:
-        """A rate of the description for a number of threads, interpolated between the numbers of threads that have one.
-        None if the description has no such rate."""
+        """Return a rate from the description for a number of threads, interpolated between the numbers of threads for
+        which the description has this rate; None if it has the rate for no number of threads."""
         import numpy as np  # not needed to read a machine
 
         known = {rate.threads: rate.value for rate in self.rates if (rate.what, rate.dtype) == (what, dtype)}
@@ -178,13 +180,13 @@ class Machine:
         return float(np.interp(threads, counts, [known[count] for count in counts])) if known else None
 
     def as_dict(self) -> dict[str, Any]:
-        """All facts as values that JSON can hold, and also the memory that is available now and the current clock
-        rate."""
+        """Return all facts as values that JSON can hold, and also the memory that is available now and the current
+        clock rate."""
         now = {"memory_available": available_memory(self.root), "clock_mhz": current_clock_mhz(self.root)}
         return {**{name: value for name, value in asdict(self).items() if name in FACTS}, **now}
 
     def describe(self) -> list[tuple[str, str]]:
-        """The facts as rows of (label, text), to be printed.
+        """Return the facts as printable pairs of a label and a text.
 
         >>> machine().describe()[1][1].startswith(f"{machine().usable_cores} usable of ")
         True
@@ -236,8 +238,8 @@ _NO_FACTS |= {"llvm_cpu"}  # which older descriptions have
 
 @functools.cache
 def machine() -> Machine:
-    """The facts of this machine, or of the machine that the file ``$TILEWRIGHT_MACHINE`` describes; read once per
-    process.
+    """Return the facts of this machine, or of the machine that the file ``$TILEWRIGHT_MACHINE`` describes. The facts
+    are read once per process.
 
     Returns
     -------
@@ -268,8 +270,8 @@ def machine() -> Machine:
 
 
 def target_arch() -> str:
-    """The architecture for which code is generated: that of this machine, or that of the instruction level that is
-    being built."""
+    """Return the architecture for which code is generated: that of this machine, or that of the instruction level that
+    is being built."""
     level = os.environ.get(BUILD_LEVEL)
     return level_named(level).arch if level else platform.machine()
 
@@ -281,10 +283,11 @@ def _machine_of_level(level: InstructionLevel, here: Machine) -> Machine:
 
 
 def described_machine(path: Path, here: Machine) -> Machine:
-    """The machine that a JSON file describes, with the instruction sets that this machine, ``here``, also has.
+    """Return the machine that a JSON file describes, but only with instruction sets that this machine, ``here``, also
+    has.
 
-    A fact that the file lacks is taken from ``here``; null in the file means "not known". Raises UsageError if the file
-    is not a description.
+    A fact that the file lacks is taken from ``here``; null in the file means "not known". The function raises
+    UsageError if the file is not a description of a machine.
     """
     try:
         facts = json.loads(path.read_bytes())
@@ -338,19 +341,20 @@ def _instructions_here(found: Machine, here: Machine) -> dict[str, Any]:
 
 
 def read_machine(root: Path = ROOT, sysctl: Mapping[str, str] | None = None) -> Machine:
-    """The facts of the machine whose system files are under ``root``. On macOS ``sysctl`` holds the output of
-    ``sysctl``; elsewhere it is None."""
+    """Return the facts of the machine whose system files are under ``root``. On macOS the parameter ``sysctl`` is the
+    output of the command ``sysctl``; elsewhere it is None."""
     facts = _linux(root) if sysctl is None else _macos(sysctl)
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     return Machine(**facts, **_instruction_set(root, sysctl), system=system, root=root)
 
 
 def available_memory(root: Path = ROOT) -> int | None:
-    """Bytes that can be allocated now without swapping: the least of what the system, each cgroup and the limits of
-    this process (``ulimit -v`` and ``-d``) still allow.
+    """Return the bytes that can be allocated now without swapping: the smallest number that the system, each cgroup
+    and the limits of this process (``ulimit -v`` and ``-d``) still allow.
 
-    Each of these is a limit minus the bytes in use. The file cache that the kernel can reclaim does not count as in
-    use. The numbers are read anew in each call. None if the system does not report them.
+    The number that a limit still allows is the limit minus the bytes in use. The file cache that the operating system
+    can reclaim does not count as in use. Each call of ``available_memory`` reads the numbers anew. The result is None
+    if the system reports none of these numbers.
     """
     room: list[int | None] = [*process_room(root), *(max(0, limit - used) for limit, used in memory_cgroups(root))]
     room += [meminfo(root, "MemAvailable"), machine().memory_available if root == ROOT else None]
@@ -358,8 +362,8 @@ def available_memory(root: Path = ROOT) -> int | None:
 
 
 def current_clock_mhz(root: Path = ROOT) -> float | None:
-    """The mean of the current clock rates of the usable CPUs in MHz, from ``/proc/cpuinfo``; None if it does not report
-    them."""
+    """Return the mean of the current clock rates of the usable CPUs in MHz, from ``/proc/cpuinfo``; None if this file
+    has no clock rates."""
     usable = affinity(root)
     cpus = [cpu for cpu in cpuinfo(root) if usable is None or integer_in(cpu["processor"]) in usable]
     clocks = [float(cpu["cpu MHz"]) for cpu in cpus if "cpu MHz" in cpu]
@@ -367,7 +371,7 @@ def current_clock_mhz(root: Path = ROOT) -> float | None:
 
 
 def bytes_text(size: int | None) -> str | None:
-    """A number of bytes as text; None for None.
+    """Return a number of bytes as text; None for None.
 
     >>> bytes_text(49152), bytes_text(1 << 20), bytes_text(25_276_510_208)
     ('48 KiB', '1 MiB', '23.5 GiB')
@@ -496,8 +500,8 @@ def _instruction_set(root: Path, sysctl: Mapping[str, str] | None) -> dict[str, 
 
 
 def vector_facts(features: set[str], arch: str) -> dict[str, Any]:
-    """Vector width in bits, number of vector registers, and whether there is FMA; from LLVM's feature names and the
-    architecture.
+    """Return the width of a vector in bits, the number of vector registers, and whether the processor has FMA
+    instructions, from LLVM's feature names and the architecture.
 
     >>> vector_facts({"sse2", "avx", "avx2", "fma"}, "x86_64")
     {'vector_bits': 256, 'vector_registers': 16, 'fma': True}
@@ -522,17 +526,18 @@ _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA = 158, 0x1023, 18
 
 @functools.cache
 def may_use_tiles() -> bool:
-    """Whether this process may use the tile registers of AMX. Linux allows them only on request, because they add 8 KiB
-    of state to each thread.
+    """Return whether this process may use the tile registers of AMX. Linux allows tile registers only on request,
+    because they add 8 KiB of state to each thread.
 
-    The request is made once. It holds for all threads of the process and for processes that it forks. It fails before
-    Linux 5.16, if a filter of system calls forbids it, or if the signal stack of a thread is too small.
+    The request is made once. The permission to use tile registers holds for all threads of the process and for its
+    forked child processes. The request for tile registers fails before Linux 5.16, if a filter of system calls forbids
+    it, or if the signal stack of a thread is too small.
     """
     return sys.platform == "linux" and sys.maxsize > 2**32 and granted(ctypes.CDLL(None, use_errno=True).syscall)
 
 
 def granted(syscall: Callable[..., int]) -> bool:
-    """Whether the system grants the request; ``syscall`` is C's function of that name.
+    """Return whether Linux grants the request for tile registers. ``syscall`` is C's function of this name.
 
     >>> granted(lambda *numbers: -1)
     False

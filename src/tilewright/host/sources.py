@@ -1,4 +1,4 @@
-"""Where this package is installed, and which of its files determine what the engine computes and how fast."""
+"""Finds where this package is installed, and lists the files that determine the engine's results and speed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LIBRARY = ("*.py", "api/*.py", "product/*.py", "cpu/*.py", "cpu/runtime/*.py", *
 
 
 def is_checkout() -> bool:
-    """Whether the package is part of a checkout of its repository, whose sources may change, and not installed."""
+    """Return whether the package is in a checkout of its repository, whose sources may change, and not installed."""
     return (PACKAGE.parents[1] / "pyproject.toml").is_file()
 
 
 def files(patterns: Iterable[str]) -> list[Path]:
-    """The package's files that match these glob patterns, in a fixed order."""
+    """Return the package's files that match the glob ``patterns``, in a fixed order."""
     return [path for pattern in patterns for path in sorted(PACKAGE.glob(pattern))]

@@ -1,5 +1,5 @@
-"""Announces long steps, such as compilations, so that a command can show them to its user. A call of the library shows
-nothing."""
+"""Announces long steps, such as compilations, so that a command can show them to its user. If the library is called
+without such a command, nothing is shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _listeners: list[Listener] = []
 
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Within the ``with`` block, ``listener`` shows the steps. Of nested listeners only the innermost does."""
+    """Within the ``with`` block, let ``listener`` show the announced steps. Of nested listeners only the innermost
+    shows a step."""
     _listeners.append(listener)
     try:
         yield

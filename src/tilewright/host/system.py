@@ -1,7 +1,7 @@
-"""What the operating system reports in its text files: processors, affinity, cgroups, memory.
+"""Reads what the operating system reports in its text files: processors, affinity, cgroups, memory.
 
-Each function takes the ``root`` of the file system, so that a test can describe a machine by a few files. If a file is
-missing, it returns None or an empty result.
+Each function takes the ``root`` of the file system, so a test can describe a machine by a few files. If a file is
+missing, the function returns None or an empty result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_LIMIT = 1 << 60
 
 
 def affinity(root: Path) -> set[int] | None:
-    """The CPUs this process may run on; None if the system does not report them."""
+    """Return the CPUs on which this process may run; None if the system does not report them."""
     if root == ROOT and sys.platform == "linux":
         return os.sched_getaffinity(0)
     allowed = re.search(r"^Cpus_allowed_list:(.*)$", text_or_empty(root / "proc/self/status"), re.M)
@@ -27,7 +27,7 @@ def affinity(root: Path) -> set[int] | None:
 
 
 def cpuinfo(root: Path) -> list[dict[str, str]]:
-    """The contents of ``/proc/cpuinfo``: one dict for each logical CPU, without empty values."""
+    """Return the contents of ``/proc/cpuinfo`` as one dict for each logical CPU, without empty values."""
     blocks = re.split(r"\n\s*\n", text_or_empty(root / "proc/cpuinfo"))
     cpus = [dict(re.findall(r"^([^\n:]*?)[ \t]*:[ \t]*(\S.*?)[ \t]*$", block, re.M)) for block in blocks]
     return [cpu for cpu in cpus if "processor" in cpu]
@@ -55,10 +55,10 @@ _OF_MACOS = {
 
 
 def instruction_sets(root: Path, sysctl: Mapping[str, str] | None) -> set[str]:
-    """Names of the instruction sets that the processor has and the system lets processes use.
+    """Return the names of the instruction sets that the processor has and the system lets processes use.
 
-    The names are LLVM's, or the system's where LLVM has none. They come from ``/proc/cpuinfo``, or on macOS from
-    ``sysctl``.
+    An instruction set has LLVM's name, or the system's name if LLVM has none. The names come from ``/proc/cpuinfo``,
+    or on macOS from ``sysctl``.
     """
     if sysctl is None:
         cpu = next(iter(cpuinfo(root)), {})
@@ -69,7 +69,7 @@ def instruction_sets(root: Path, sysctl: Mapping[str, str] | None) -> set[str]:
 
 
 def meminfo(root: Path, name: str) -> int | None:
-    """Bytes in the named line of Linux's ``/proc/meminfo``; None if there is no such line."""
+    """Return the bytes in the line ``name`` of Linux's ``/proc/meminfo``; None if the file has no such line."""
     match = re.search(rf"^{name}:\s+(\d+) kB$", text_or_empty(root / "proc/meminfo"), re.M)
     return int(match[1]) * 1024 if match else None
 
@@ -91,7 +91,8 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def cpu_quota(root: Path) -> float | None:
-    """The smallest CPU quota of the cgroups, in CPUs, such as 1.5; None without a quota."""
+    """Return the smallest CPU quota of this process's cgroups, as a number of CPUs such as 1.5; None without a
+    quota."""
     quotas = []
     for group in _cgroups(root, "cpu"):
         v1 = f"{text_or_empty(group / 'cpu.cfs_quota_us')} {text_or_empty(group / 'cpu.cfs_period_us')}"
@@ -102,7 +103,8 @@ def cpu_quota(root: Path) -> float | None:
 
 
 def memory_cgroups(root: Path) -> Iterator[tuple[int, int]]:
-    """For each cgroup that limits memory: the limit, and the bytes in use that the kernel cannot reclaim."""
+    """For each cgroup that limits memory, yield the limit, and the bytes in use that the operating system cannot
+    reclaim."""
     for group in _cgroups(root, "memory"):
         # Above memory.high the kernel stalls the process instead of killing it: that memory is not available either.
         values = [integer_in(text_or_empty(group / f"memory.{name}")) for name in ("max", "high", "limit_in_bytes")]
@@ -118,7 +120,7 @@ def memory_cgroups(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def process_room(root: Path) -> Iterator[int]:
-    """The bytes that this process may still allocate under each of its limits (``ulimit -v``, ``ulimit -d``)."""
+    """Yield the bytes that this process may still allocate under each of its limits (``ulimit -v``, ``ulimit -d``)."""
     limits, status = (text_or_empty(root / "proc/self" / name) for name in ("limits", "status"))
     for limit, taken in (("address space", "VmSize"), ("data size", "VmData")):
         most = re.search(rf"^Max {limit} +(\d+) ", limits, re.M)
@@ -128,7 +130,7 @@ def process_room(root: Path) -> Iterator[int]:
 
 
 def run_sysctl() -> dict[str, str]:
-    """The facts of the hardware that macOS's ``sysctl`` prints, by name."""
+    """Return the facts of the hardware that macOS's command ``sysctl`` prints, by name."""
     import subprocess  # not needed on Linux
 
     command = ["/usr/sbin/sysctl", "hw", "machdep.cpu"]
@@ -137,7 +139,7 @@ def run_sysctl() -> dict[str, str]:
 
 
 def cpu_list(text: str) -> set[int]:
-    """The set of CPUs from a text in Linux's notation.
+    """Return the set of CPUs that a text in Linux's notation lists.
 
     >>> sorted(cpu_list("0-3,8-11"))
     [0, 1, 2, 3, 8, 9, 10, 11]
@@ -147,7 +149,7 @@ def cpu_list(text: str) -> set[int]:
 
 
 def text_or_empty(path: Path) -> str:
-    """The text of a file without surrounding space; empty if the file is missing or cannot be read."""
+    """Return the text of a file without surrounding space; an empty text if the file is missing or cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -155,7 +157,7 @@ def text_or_empty(path: Path) -> str:
 
 
 def integer_in(text: str | None) -> int | None:
-    """The integer in a text, in any of Python's notations; None if the text is not an integer."""
+    """Return the integer in a text, in any of Python's notations; None if the text is not an integer."""
     try:
         return int(text or "", 0)
     except ValueError:

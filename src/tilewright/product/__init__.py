@@ -1,1 +1,1 @@
-"""What a product is before a kernel is chosen: the checks of its operands, its shape and its dtypes."""
+"""Describes a product before a kernel is chosen: checks its operands, and determines its shape and its dtypes."""

@@ -1,7 +1,7 @@
 """The types of arrays in the signatures of public calls. Type checkers read this module; no program imports it.
 
-NumPy is the only library of arrays that is named here. PyTorch tensors and arrays of CuPy and JAX match the protocol
-``Array``. So the product of two ``torch.Tensor`` is a ``torch.Tensor``.
+NumPy is the only library of arrays that this module names. PyTorch tensors and arrays of CuPy and JAX match the
+protocol ``Array``. So type checkers infer that the product of two ``torch.Tensor`` is a ``torch.Tensor``.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@ the product of two operands becomes a product of matrices.
 
 A *label* is one character that names an axis. In the product of two operands each label belongs to one of four groups:
 *batch* (both operands and the result have it), *m* (the first operand and the result), *n* (the second operand and the
-result) and *k* (both operands, but not the result). If the axes of each group can be merged into one strided axis,
-``matmul`` reads the operand without a copy. The order of the labels in each group is chosen such that as few elements
-as possible are copied.
+result) and *k* (both operands, but not the result). If the axes of each group in an operand can be merged into one
+strided axis, ``matmul`` reads this operand without a copy. The order of the labels in each group is chosen such that
+as few elements as possible are copied.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ LEAST_OUTER = 8
 
 @dataclass(frozen=True)
 class Subscripts:
-    """The labels of each operand and of the result. The axes of an ellipsis have labels, too: ``dots``."""
+    """The labels of each operand and of the result of a contraction. The labels of the axes that an ellipsis stands
+    for are also in ``dots``."""
 
     inputs: tuple[str, ...]
     output: str
@@ -62,7 +63,8 @@ class Subscripts:
 
 @functools.lru_cache(maxsize=1024)
 def parse_subscripts(text: str, axes: tuple[int, ...]) -> Subscripts:
-    """The subscripts in ``text``, for operands with these numbers of ``axes``. Raises UsageError and ShapeError.
+    """Return the subscripts that ``text`` describes, for operands with these numbers of ``axes``. Raises UsageError
+    and ShapeError.
 
     >>> str(parse_subscripts("ij, jk", (2, 2))), str(parse_subscripts("...ii->...i", (4,)))
     ('ij,jk->ik', 'ABii->ABi')
@@ -95,8 +97,8 @@ def _checked_symbol(symbol: str, text: str) -> str:
 def parse_sublists(
     sublists: Sequence[Sequence[Hashable]], output: Sequence[Hashable] | None, axes: tuple[int, ...]
 ) -> Subscripts:
-    """The subscripts that lists of labels describe, for operands with these numbers of ``axes``. Labels may be numbers;
-    ``Ellipsis`` stands for "...". Raises UsageError and ShapeError.
+    """Return the subscripts that lists of labels describe, for operands with these numbers of ``axes``. Labels may be
+    numbers, and ``Ellipsis`` stands for "...". Raises UsageError and ShapeError.
 
     >>> str(parse_sublists([[0, 1], [1, 2]], [2, 0], (2, 2)))
     'AB,BC->CA'
@@ -170,9 +172,9 @@ def _names(terms: list[tuple[Hashable, ...]], output: tuple[Hashable, ...]) -> d
 
 
 def tensordot_axes(axes: Any, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """The axes of two operands of these shapes that are summed in pairs. As in ``numpy.tensordot``, ``axes`` is two
-    lists, or a number N for the last N axes of the first operand and the first N of the second. Raises UsageError, and
-    ShapeError if the axes differ in length.
+    """Return the axes of two operands of shapes ``a`` and ``b`` that are summed in pairs. As in ``numpy.tensordot``,
+    ``axes`` is two lists, or a number N for the last N axes of the first operand and the first N of the second. The
+    function raises UsageError if ``axes`` is not valid, and ShapeError if the axes of a pair differ in length.
 
     >>> tensordot_axes(1, (2, 3), (3, 4)), tensordot_axes(([0, -1], [1, 0]), (2, 3, 4), (4, 2))
     (([1], [0]), ([0, 2], [1, 0]))
@@ -209,7 +211,8 @@ def tensordot_axes(axes: Any, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[l
 
 @functools.lru_cache(maxsize=1024)
 def sizes_of(subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...]) -> dict[str, int]:
-    """The size of each label. An axis of length 1 is broadcast. Raises ShapeError if sizes do not match.
+    """Return the size of each label. An axis of length 1 is broadcast. The function raises ShapeError if the sizes of
+    a label do not match.
 
     >>> sizes_of(Subscripts(("ij", "jk"), "ik"), ((2, 3), (1, 4)))
     {'i': 2, 'j': 3, 'k': 4}
@@ -240,11 +243,11 @@ def sizes_of(subscripts: Subscripts, shapes: tuple[tuple[int, ...], ...]) -> dic
 
 @dataclass(frozen=True)
 class Reading:
-    """How an operand is reduced to an array that has each needed label exactly once.
+    """Describes how an operand is reduced to an array that has each needed label exactly once.
 
-    The axes ``dropped`` have length 1 and broadcast. ``labels`` are the labels of the other axes. For a repeated label
-    the diagonal is taken; ``kept`` are the labels after that. The labels ``summed``, which neither the result nor
-    another operand has, are then summed.
+    The axes ``dropped`` of the operand have length 1 and broadcast. ``labels`` are the labels of the other axes. For a
+    repeated label the diagonal is taken, and ``kept`` are the labels of the array of diagonals. Finally the axes of
+    the labels ``summed`` are summed, which neither the result nor another operand has.
     """
 
     dropped: tuple[int, ...]
@@ -254,7 +257,7 @@ class Reading:
 
     @property
     def result(self) -> str:
-        """The labels after the reading."""
+        """The labels of the array that the operand is reduced to."""
         return "".join(label for label in self.kept if label not in self.summed)
 
     @property
@@ -264,7 +267,7 @@ class Reading:
 
 
 def reading_of(labels: str, shape: tuple[int, ...], sizes: Sizes, needed: frozenset[str]) -> Reading:
-    """The reading of an operand that keeps the labels ``needed``.
+    """Return how an operand is reduced to an array that has only the labels ``needed``.
 
     >>> reading_of("iji", (2, 1, 2), {"i": 2, "j": 5}, frozenset("ij"))
     Reading(dropped=(1,), labels='ii', kept='i', summed='')
@@ -280,13 +283,14 @@ def reading_of(labels: str, shape: tuple[int, ...], sizes: Sizes, needed: frozen
 
 @dataclass(frozen=True)
 class PairLayout:
-    """The product of two operands as products of matrices.
+    """Describes the product of two operands as products of matrices.
 
-    ``batch``, ``m``, ``n`` and ``k`` are the labels of each group, in order. ``looped_m`` and ``looped_n`` are the
-    first labels of m and n that become axes of the batch for one operand alone. An operand that is ``copied`` is copied
-    in pieces; the text is the order of its groups in the copy. ``cuts`` has the labels that are cut, each with the
-    number of indices in a piece. ``result`` is the order of the result's labels in memory, if its strides are free.
-    ``cost`` is a weighted number of elements that are copied and packed.
+    ``batch``, ``m``, ``n`` and ``k`` are the labels of the four groups, in order. ``looped_m`` and ``looped_n`` are
+    numbers of labels: so many first labels of m and of n become axes of the batch, although only one operand has them.
+    If ``x_copied``, ``y_copied`` or ``c_copied`` is not empty, this operand or the result is copied in pieces, and the
+    text is the order of the groups in the copy. ``cuts`` has each label that is cut, with the number of indices in a
+    piece. ``result`` is the order of the result's labels in memory, if the result may have any strides. ``cost`` is a
+    weighted number of the elements that are copied and packed.
     """
 
     x: str
@@ -308,7 +312,7 @@ class PairLayout:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """m, n, k and the number of products, as they are planned."""
+        """The sizes m, n and k and the number of products, without counting looped labels in the batch."""
         m, n, k, batch = (
             math.prod(self.sizes[label] for label in group) for group in (self.m, self.n, self.k, self.batch)
         )
@@ -316,7 +320,7 @@ class PairLayout:
 
     @property
     def each(self) -> tuple[int, int, int, int]:
-        """m, n, k and the number of products, with the looped labels counted in the batch."""
+        """The sizes m, n and k and the number of products, with the looped labels counted in the batch."""
         looped = self.m[: self.looped_m], self.n[: self.looped_n]
         outer_m, outer_n = (math.prod(self.sizes[label] for label in labels) for labels in looped)
         m, n, k, batch = self.shape
@@ -329,8 +333,8 @@ class PairLayout:
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether this is a product of elements, of operands that broadcast. Then nothing is summed, and it is not an
-        outer product of vectors, which is a product of matrices with k = 1."""
+        """Whether the product is elementwise, with operands that broadcast. An elementwise product sums nothing, and
+        is not an outer product of long vectors, which is computed as a product of matrices with k = 1."""
         return not self.k and min(self.shape[:2]) < LEAST_OUTER
 
 
@@ -347,10 +351,10 @@ def lay_out_pair(
     converts: tuple[bool, bool] = (False, False),
     limit: int = COPY_BYTES,
 ) -> PairLayout:
-    """The layout that copies and packs the fewest elements.
+    """Return the layout of a product of two operands that copies and packs the fewest elements.
 
-    ``of_c`` are the strides of the result; None if they are free. ``converts`` says which operand has another dtype and
-    must be copied. ``limit`` is the most bytes of a copy.
+    ``of_c`` has the strides of the result; None if any strides are allowed. ``converts`` says which operand has
+    another dtype and must be copied. ``limit`` is the most bytes of a copied piece.
 
     >>> sizes, row_major = {"i": 400, "j": 3, "k": 300, "l": 300}, {"i": 7200, "j": 2400, "k": 8}
     >>> lay_out_pair("ijk", "kjl", "il", sizes, row_major, {"k": 7200, "j": 2400, "l": 8}, None, 8).y_copied
@@ -380,8 +384,8 @@ def lay_out_pair(
 
 
 def is_better_swapped(layout: PairLayout, swapped: PairLayout) -> bool:
-    """Whether the second operand should provide the rows of a result whose strides are free. If the last axis of the
-    result in memory is then not the last of the output, the cost of a copy is added."""
+    """Return whether the second operand should provide the rows of a result that may have any strides. If the last
+    axis of the result in memory is not the last axis of the output, the cost of copying the result is added."""
 
     def cost(one: PairLayout) -> float:
         last, (m, n, _, _) = one.output[-1:], one.each
@@ -534,7 +538,7 @@ def _pays_to_loop(m: int, n: int, k: int) -> bool:
 
 
 def merged(group: str, strides: Strides, sizes: Sizes) -> int | None:
-    """The stride of a group of axes as one axis; None if they cannot be merged."""
+    """Return the stride of a group of axes that are merged into one axis; None if the axes cannot be merged."""
     return merged_stride(tuple(sizes[label] for label in group), tuple(strides[label] for label in group))
 
 
@@ -604,8 +608,8 @@ def _with_cuts(layout: PairLayout, itemsize: int, limit: int) -> PairLayout:
 
 
 def pieces_of_layout(layout: PairLayout) -> Iterator[dict[str, slice]]:
-    """The indices of each cut label for each piece. The pieces always have the same order, with k last, so that sums do
-    not depend on anything else."""
+    """Yield, for each piece of a product, the indices of each cut label. The pieces always have the same order, with k
+    last, so the order of sums depends only on the layout."""
     ranges = [
         [slice(low, min(low + block, layout.sizes[label])) for low in range(0, layout.sizes[label], block)]
         for label, block in layout.cuts

@@ -1,5 +1,5 @@
-"""The epilogue of a product, which is applied before it is stored: activation(α · scale_a · A·B · scale_b + β · out +
-bias)."""
+"""The epilogue of a product, which is applied before the result is stored: activation(α · scale_a · A·B · scale_b + β
+· out + bias)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ BLOCK = 128
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """The numbers and arrays of an epilogue, as the caller gives them; None for each that is absent. A scale that is a
-    number is part of ``alpha``."""
+    """The numbers and arrays of an epilogue, as the caller gives them; None for each number or array that is absent. A
+    scale that is a number is multiplied into ``alpha``."""
 
     alpha: float = 1.0
     beta: float = 0.0
@@ -39,7 +39,7 @@ class Epilogue:
 
     @property
     def is_scaling(self) -> bool:
-        """Whether the epilogue has only ``alpha`` and ``beta``."""
+        """Whether the epilogue consists only of ``alpha`` and ``beta``."""
         return not self.arrays and self.activation is None
 
     def __str__(self) -> str:
@@ -58,7 +58,8 @@ class Epilogue:
 
     @classmethod
     def of(cls, out: Any, alpha: Any, beta: Any, bias: Any, activation: Any, scale_a: Any, scale_b: Any) -> Epilogue:
-        """Make and check the epilogue of a product into ``out``. Raises UsageError if an argument is wrong.
+        """Make and check the epilogue of a product that is written into ``out``. Raises UsageError if an argument is
+        wrong.
 
         >>> Epilogue.of(None, 2, 0, None, None, 0.5, None).alpha
         1.0
@@ -77,11 +78,11 @@ class Epilogue:
         return cls(alpha, float(beta), bias, activation, *scales)
 
     def has_blocks(self, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-        """Whether the scales are those of blocks, for operands of these shapes.
+        """Return whether each scale belongs to a block of an operand, for operands of these shapes.
 
-        Then ``scale_a`` has one number for each row and each 128 elements of k, and ``scale_b`` one for each 128
-        elements of k and each 128 columns. False if a single block covers all of k and all columns, because this is the
-        same as one number for each row and a single number.
+        With scales of blocks, ``scale_a`` has one number for each row and each 128 elements of k, and ``scale_b`` has
+        one number for each 128 elements of k and each 128 columns. The result is False if a single block covers all of
+        k and all columns, because ``scale_a`` then has one number for each row and ``scale_b`` is a single number.
 
         >>> Epilogue(scale_a=np.ones((5, 2)), scale_b=np.ones((2, 3))).has_blocks((5, 200), (200, 300))
         True
@@ -92,8 +93,8 @@ class Epilogue:
         return given == block_shapes(a[0], b[1], a[1]) and given[1] != (1, 1)
 
     def scaled_operands(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, Epilogue]:
-        """The operands, multiplied by the scales of their blocks if there are any, and the rest of the epilogue. Raises
-        ShapeError."""
+        """Return the operands, multiplied by the scales of their blocks if there are such scales, and the rest of the
+        epilogue. Raises ShapeError."""
         self.check_matrices(a.shape, b.shape)
         if not self.has_blocks(a.shape, b.shape):
             return a, b, self
@@ -103,8 +104,9 @@ class Epilogue:
         return *scaled, replace(self, scale_a=None, scale_b=None)
 
     def applied(self, product: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        """The result of the epilogue for a product of floating-point numbers. ``product`` has the operands' combined
-        shape, and a dtype wide enough for all parts of the result. Raises DTypeError, OperandError, ShapeError."""
+        """Return the result of applying the epilogue to a product of floating-point numbers. ``product`` has the
+        operands' combined shape, and a dtype wide enough for all parts of the result. Raises DTypeError, OperandError,
+        ShapeError."""
         self.check_dtype(product.dtype)
         of = self.vectors(product.shape, product.dtype)
         added = None if self.beta == 0 else out
@@ -122,16 +124,16 @@ class Epilogue:
         return _activated(result, self.activation)
 
     def vectors(self, shape: tuple[int, ...], dtype: np.dtype) -> dict[str, np.ndarray]:
-        """The arrays of the epilogue by name, each in the form in which it is combined with a product of this shape and
-        dtype. Raises DTypeError, OperandError, ShapeError."""
+        """Return the arrays of the epilogue by name, each in the shape and dtype in which it is combined with a
+        product of this shape and dtype. Raises DTypeError, OperandError, ShapeError."""
         rows, columns = (1, 1, *shape)[-2:]
         sizes = {"scale_a": (rows, 0), "scale_b": (columns, 1), "bias": (columns, 1)}
         return {name: _vector(name, value, dtype, *sizes[name]) for name, value in self.arrays.items()}
 
 
 def asked_dtypes(a: np.dtype, b: np.dtype, out_dtype: Any, epilogue: Epilogue | None) -> tuple[np.dtype, np.dtype]:
-    """The dtype of the result, and the dtype in which to multiply for it. An epilogue needs at least float32; if
-    ``alpha`` is outside the range of float32, it needs float64."""
+    """Return the dtype of the result, and the dtype in which to multiply for this result. A product with an epilogue
+    is multiplied at least in float32, and in float64 if ``alpha`` is outside the range of float32."""
     dtype = promoted(a, b)
     asked, wide = asked_dtype(dtype if out_dtype is None else out_dtype, dtype)
     if epilogue is None:
@@ -143,7 +145,7 @@ def asked_dtypes(a: np.dtype, b: np.dtype, out_dtype: Any, epilogue: Epilogue | 
 
 
 def block_shapes(m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The shapes of ``scale_a`` and ``scale_b`` for scales of blocks.
+    """Return the shapes of ``scale_a`` and ``scale_b`` if each block of an operand has a scale.
 
     >>> block_shapes(5, 300, 200)
     ((5, 2), (2, 3))
@@ -155,7 +157,7 @@ def block_shapes(m: int, n: int, k: int) -> tuple[tuple[int, int], tuple[int, in
 def epilogue_text(
     alpha: float, beta: float, activation: str | None, arrays: Collection[str], product: str = "A·B"
 ) -> str:
-    """An epilogue as a formula. ``arrays`` are the names of its arrays.
+    """An epilogue as a formula. ``arrays`` are the names of the epilogue's arrays.
 
     >>> epilogue_text(2, 1, "relu", ["bias", "scale_a"])
     'relu(2 · scale_a · A·B + 1 · out + bias)'
@@ -168,8 +170,9 @@ def epilogue_text(
 
 
 def vector_step(name: str, shape: tuple[int, ...], strides: tuple[int, ...], size: int, axis: int) -> int:
-    """The stride of an array that holds one number for each row (``axis`` 0) or column (``axis`` 1) of a product,
-    ``size`` numbers in all. The stride is 0 for a single number. Raises ShapeError.
+    """Return the stride of an array that holds one number for each row (``axis`` 0) or each column (``axis`` 1) of a
+    product. ``size`` is the number of these rows or columns. The stride is 0 if the array holds a single number.
+    Raises ShapeError.
 
     >>> vector_step("bias", (1, 5), (7, 2), 5, 1), vector_step("scale_a", (), (), 5, 0)
     (2, 0)
@@ -190,7 +193,8 @@ def vector_step(name: str, shape: tuple[int, ...], strides: tuple[int, ...], siz
 
 
 def is_within(factor: float, dtype: np.dtype) -> bool:
-    """Whether a dtype can represent a finite factor: it becomes neither infinite nor, unless it is zero, zero.
+    """Return whether a dtype can represent a finite factor: the converted factor is finite, and is zero only if the
+    factor is zero.
 
     >>> is_within(1e40, np.dtype("float32")), is_within(1e40, np.dtype("float64")), is_within(0.0, np.dtype("float32"))
     (False, True, True)

@@ -1,9 +1,10 @@
 """Checks and conversions of operands: each becomes a NumPy array of a dtype that can be multiplied, and is checked
 once.
 
-The matrix type of S1.1 (docs/sources.md) aligned its storage to 64 bytes. Every function refused an object that was not
-initialised or already destroyed. Here ``aligned_empty`` and ``aligned_copy`` give such storage. Only ``admit`` refuses
-operands, before anything is computed; its error names the argument and the reason.
+The matrix type of S1.1 (docs/sources.md) aligned its storage to 64 bytes, and every function of S1.1 refused a matrix
+that was not initialised or already destroyed. In this module ``aligned_empty`` and ``aligned_copy`` return storage
+that is aligned to 64 bytes. Only ``admit`` refuses operands, before anything is computed; its error names the argument
+and the reason.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: type[ScalarT] | np.dtype[
 @overload
 def aligned_empty(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]: ...
 def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDArray[Any]:
-    """An uninitialised C-ordered array whose first element is at an address that is a multiple of 64 bytes (S1.1).
+    """Return an uninitialised C-ordered array whose first element is at an address that is a multiple of 64 bytes
+    (S1.1).
 
     Parameters
     ----------
@@ -74,11 +76,11 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDAr
     UsageError
         The shape has negative sizes, or needs more bytes than can be addressed.
     DTypeError
-        A dtype of Python objects, or one whose elements have no bytes.
+        ``dtype`` is a dtype of Python objects, or its elements have no bytes.
 
     See Also
     --------
-    matmul : Can write its result to such an array, by ``out``.
+    matmul : Can write its result to an aligned array that is passed as ``out``.
 
     Examples
     --------
@@ -103,8 +105,8 @@ def aligned_empty(shape: int | tuple[int, ...], dtype: Any = np.float64) -> NDAr
 
 
 def mapped_empty(size: int, dtype: np.dtype) -> np.ndarray:
-    """A vector in a memory mapping of its own, which is returned to the system when the last array over it is freed.
-    Memory that ``malloc`` frees may stay with the process. Raises MemoryError."""
+    """Return a vector in a memory mapping of its own. The memory is returned to the system when the last array over it
+    is freed, while memory that ``malloc`` frees may stay allocated to the process. Raises MemoryError."""
     try:
         memory = mmap.mmap(-1, max(1, size * dtype.itemsize), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
@@ -115,19 +117,19 @@ def mapped_empty(size: int, dtype: np.dtype) -> np.ndarray:
 
 
 def aligned_copy(array: np.ndarray, dtype: Any = None) -> np.ndarray:
-    """A C-ordered, 64-byte aligned copy of ``array``, converted to ``dtype`` if one is given."""
+    """Return a C-ordered copy of ``array`` that is aligned to 64 bytes, converted to ``dtype`` if a dtype is given."""
     copy = aligned_empty(array.shape, array.dtype if dtype is None else dtype)
     np.copyto(copy, array, casting="unsafe")
     return copy
 
 
 def admit(value: Any, name: str, *, by_numpy: bool = False) -> np.ndarray:
-    """The operand ``value`` as a NumPy array of a numeric dtype; it is not copied if it already is one. ``name`` is the
-    argument's name in errors.
+    """Return the operand ``value`` as a NumPy array of a numeric dtype. The operand is not copied if it already is a
+    NumPy array of a numeric dtype. ``name`` is the argument's name in errors.
 
-    It accepts what NumPy accepts: arrays, subclasses, nested lists, and objects with ``__array__``, the buffer protocol
-    or DLPack. With ``by_numpy`` it also accepts dtypes that only NumPy multiplies. Python objects are accepted only in
-    an array or a list, so that an arbitrary object is not taken for a matrix.
+    ``admit`` accepts what NumPy accepts: arrays, subclasses, nested lists, and objects with ``__array__``, the buffer
+    protocol or DLPack. With ``by_numpy``, ``admit`` also accepts dtypes that only NumPy multiplies. Python objects are
+    accepted only in an array or a list, so that an arbitrary object is not taken for a matrix.
 
     Raises OperandError for an operand that holds no usable matrix (None, masked, sparse, released, closed, on another
     device), ShapeError for a scalar that is a Python object, and DTypeError for a dtype that cannot be multiplied.
@@ -203,7 +205,8 @@ _CONVERT = "convert it to bool, integers, float16, float32, float64, complex64 o
 
 
 def array_or_shape(value: Any, name: str) -> np.ndarray:
-    """Like ``admit``. A tuple of integers gives a float64 array of that shape, whose elements are never read."""
+    """Return the operand ``value`` as an array, as ``admit`` does. For a tuple of integers, return a float64 array of
+    this shape, whose elements are never read."""
     if not (isinstance(value, tuple) and all(isinstance(size, numbers.Integral) for size in value)):
         return admit(value, name, by_numpy=True)
     shape = tuple(int(size) for size in value)
@@ -252,12 +255,13 @@ def _refuse_closed(array: np.ndarray, name: str) -> None:
 def admit_out(
     out: Any, shape: tuple[int, ...], dtype: np.dtype, name: str = "out", *, by_numpy: bool = False
 ) -> np.ndarray:
-    """The array ``out`` that receives a result of ``shape`` and ``dtype``, as a plain array over the same memory.
-    ``name`` is the argument's name in errors.
+    """Return the array ``out``, which receives a result of ``shape`` and ``dtype``, as a plain array over the same
+    memory. ``name`` is the argument's name in errors.
 
-    With ``by_numpy`` it may also be an array of Python objects. Raises OperandError if it is not an ndarray, or if some
-    of its elements share memory. Raises ReadOnlyError if it is read-only, ShapeError if its shape is not ``shape``, and
-    DTypeError if NumPy's ``same_kind`` rule forbids the cast.
+    With ``by_numpy``, ``out`` may also be an array of Python objects. The function raises OperandError if ``out`` is
+    not an ndarray, or if some of its elements share memory. ``admit_out`` raises ReadOnlyError if ``out`` is
+    read-only, ShapeError if the shape of ``out`` is not ``shape``, and DTypeError if NumPy's ``same_kind`` rule
+    forbids the cast.
     """
     if not isinstance(out, np.ndarray) or is_masked(out):
         raise OperandError(f"{name} must be a numpy.ndarray, got {type(out).__name__}")
@@ -299,7 +303,7 @@ def _overlaps_itself(array: np.ndarray) -> bool:
 
 
 def is_real(value: object) -> TypeGuard[float]:
-    """Whether ``value`` is a single real number that a float can hold.
+    """Return whether ``value`` is a single real number that a float can represent.
 
     >>> is_real(1), is_real(10**400), is_real(1j), is_real(np.ones(2))
     (True, False, False, False)
@@ -311,10 +315,10 @@ def is_real(value: object) -> TypeGuard[float]:
 
 
 def is_masked(value: object) -> bool:
-    """Whether ``value`` is a masked array.
+    """Return whether ``value`` is a masked array.
 
-    Importing ``numpy.ma`` takes 0.05 s. So this function does not import it: no masked array can exist before it is
-    imported.
+    Importing ``numpy.ma`` takes 0.05 s. So ``is_masked`` does not import ``numpy.ma``: no masked array can exist
+    before ``numpy.ma`` is imported.
 
     >>> is_masked(np.ones(2)), is_masked(np.ma.masked_array([1, 2], [True, False]))
     (False, True)
@@ -324,7 +328,7 @@ def is_masked(value: object) -> bool:
 
 
 def is_known(dtype: np.dtype) -> bool:
-    """Whether kernels can multiply arrays of this dtype, in any byte order.
+    """Return whether kernels can multiply arrays of this dtype, in any byte order.
 
     >>> is_known(np.dtype(">f4")), is_known(np.dtype("S4"))
     (True, False)
@@ -333,11 +337,11 @@ def is_known(dtype: np.dtype) -> bool:
 
 
 def dtype_of(dtype: Any, where: object) -> np.dtype:
-    """``dtype`` as a NumPy dtype; it may be the name of a dtype of ml_dtypes. ``where`` is the beginning of an error
-    message.
+    """Return ``dtype`` as a NumPy dtype; ``dtype`` may be the name of a dtype of ml_dtypes. ``where`` is the beginning
+    of an error message.
 
-    Raises DTypeError if ``dtype`` is not a dtype, and UnavailableError if it is a dtype of ml_dtypes and ml_dtypes is
-    not installed."""
+    The function raises DTypeError if ``dtype`` is not a dtype, and UnavailableError if ``dtype`` is a dtype of
+    ml_dtypes and ml_dtypes is not installed."""
     if isinstance(dtype, str) and dtype in ML_DTYPES:
         try:
             import ml_dtypes
@@ -351,8 +355,9 @@ def dtype_of(dtype: Any, where: object) -> np.dtype:
 
 
 def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
-    """The dtype of a product of arrays of these dtypes. It is that of ``numpy.result_type``. If NumPy knows none, as
-    for bfloat16 and int64, it is the dtype to which ``numpy.matmul`` converts both. Raises DTypeError if there is none.
+    """Return the dtype of a product of arrays of dtypes ``a`` and ``b``, by ``numpy.result_type``. If
+    ``numpy.result_type`` knows no common dtype, as for bfloat16 and int64, the result is the dtype to which
+    ``numpy.matmul`` converts both arrays. Raises DTypeError if no dtype represents both.
 
     >>> promoted(np.dtype("int8"), np.dtype("float16")), promoted(np.dtype("uint64"), np.dtype("int64"))
     (dtype('float16'), dtype('float64'))
@@ -367,9 +372,9 @@ def promoted(a: np.dtype, b: np.dtype) -> np.dtype:
 
 
 def asked_dtype(dtype: Any, product: np.dtype) -> tuple[np.dtype, np.dtype]:
-    """The dtype that a caller requests as ``out_dtype``, and the dtype in which to multiply for it. The second can hold
-    the result and ``product``, the promoted dtype of the operands. Raises DTypeError if ``product`` cannot be cast to
-    the requested dtype by the ``same_kind`` rule.
+    """Return the dtype that a caller requests as ``out_dtype``, and the dtype in which to multiply. The dtype in which
+    to multiply can represent the values of ``out_dtype`` and of ``product``, the promoted dtype of the operands.
+    Raises DTypeError if ``product`` cannot be cast to the requested dtype by the ``same_kind`` rule.
 
     >>> asked_dtype("int32", np.dtype(np.int8)), asked_dtype("float32", np.dtype(np.float64))
     ((dtype('int32'), dtype('int32')), (dtype('float32'), dtype('float64')))
@@ -383,21 +388,24 @@ def asked_dtype(dtype: Any, product: np.dtype) -> tuple[np.dtype, np.dtype]:
 
 
 def native(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """``array`` in native byte order, aligned to its elements and of ``dtype``; ``array`` itself if it already is."""
+    """Return ``array`` converted to ``dtype``, in native byte order and with aligned elements; ``array`` itself if
+    nothing must be converted."""
     if array.dtype == dtype and array.dtype.isnative and array.flags.aligned:
         return array
     return array.astype(dtype if dtype.isnative else dtype.newbyteorder("="))
 
 
 def as_row_major(array: np.ndarray) -> np.ndarray:
-    """``array`` itself if it is C-contiguous, otherwise an aligned C-ordered copy."""
+    """Return ``array`` itself if it is C-contiguous, otherwise an aligned C-ordered copy."""
     return array if array.flags.c_contiguous else aligned_copy(array)
 
 
 def rows_of_batch(a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None) -> np.ndarray | None:
-    """The batch ``a`` as one tall matrix, a view. One product of this matrix by ``b`` computes the whole batch.
+    """Return a view of the batch ``a`` as one tall matrix. One product of the tall matrix by ``b`` computes the whole
+    batch.
 
-    None if ``b`` is a batch, too, or if the rows of ``a`` or of the result ``c`` are not equally spaced in memory.
+    The result is None if ``b`` is a batch, too, or if the rows of ``a`` or of ``c``, the result of the product, are
+    not equally spaced in memory.
 
     >>> a, b = np.ones((5, 3, 4)), np.ones((4, 2))
     >>> rows_of_batch(a, b).shape, rows_of_batch(a[:, ::2], b)
@@ -417,8 +425,9 @@ GRAM_LEAST = 64
 
 
 def is_gram(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether ``b`` is the transpose of ``a``, matrix by matrix, in the same memory; then their product is symmetric.
-    False for matrices of fewer than 64 rows, for which one triangle saves no time.
+    """Return whether each matrix of ``b`` is the transpose of a matrix of ``a`` in the same memory, so that their
+    product is symmetric. The result is False for matrices of fewer than 64 rows, because computing only one triangle
+    saves no time for them.
 
     >>> x = np.ones((100, 200))
     >>> is_gram(x, x.T), is_gram(x.T, x), is_gram(x, x[::-1].T), is_gram(x[:50], x[:50].T)
@@ -436,10 +445,10 @@ def is_gram(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def writeable_alias(array: np.ndarray) -> np.ndarray:
-    """An array over the memory of ``array`` that is not marked read-only.
+    """Return an array over the memory of ``array`` that is not marked read-only.
 
-    A kernel never writes to its inputs. But Numba would compile each kernel a second time for arrays that are marked
-    read-only.
+    A kernel never writes to its inputs. Without ``writeable_alias``, Numba would compile each kernel a second time for
+    arrays that are marked read-only.
     """
     return array if array.flags.writeable else np.asarray(_Alias(array))
 
@@ -453,8 +462,8 @@ class _Alias:
 
 
 def can_write(target: np.ndarray, compute: np.dtype, *operands: np.ndarray) -> bool:
-    """Whether the kernel can write directly into ``target``. For this it must have the dtype ``compute``, be native and
-    aligned, and share no memory with the operands."""
+    """Return whether the kernel can write directly into the array ``target``. ``target`` must have the dtype
+    ``compute``, native byte order and aligned elements, and must share no memory with the operands."""
     if target.dtype != compute or not target.dtype.isnative or not target.flags.aligned:
         return False
     return not any(np.may_share_memory(target, x) for x in operands)

@@ -1,8 +1,8 @@
 """The base class of all plans: a plan holds the chosen kernel, can be printed, predicts its time, and runs.
 
-Each way to compute has its own class of plans, with what only it decides: threads on the host (``cpu.plan``), the order
-of operands on a GPU (``gpu.arrays.plan``), or how a product larger than a memory is cut (``large.streaming.plan``).
-This module holds what all plans have in common.
+Each way to compute has its own class of plans, with the decisions that only this way needs: threads on the host
+(``cpu.plan``), the order of operands on a GPU (``gpu.arrays.plan``), or how a product that is larger than the memory
+is cut (``large.streaming.plan``). This module holds what all plans have in common.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ INVARIANT_ROW = ("bits", "those of a row of C follow from that row of A and from
 class Choice(Generic[AnyKernel]):
     """A kernel, the dtype in which it computes, and all of its parameters.
 
-    ``why`` is the reason for the kernel. ``reasons`` are those for the parameters: a text, or a function that makes the
-    text on demand, because this takes longer than choosing."""
+    ``why`` is the reason why this kernel was chosen. ``reasons`` are the reasons for the parameters: a text, or a
+    function that makes the text on demand, because making the text takes longer than choosing the kernel."""
 
     kernel: AnyKernel
     compute: str
@@ -56,7 +56,7 @@ class Plan(ABC):
 
     See Also
     --------
-    plan : Returns such a plan.
+    plan : Returns the plan of a product.
     tilewright.large.streaming.plan.plan.StreamPlan : The plan of a product larger than memory.
     """
 
@@ -72,15 +72,16 @@ class Plan(ABC):
     @property
     @abstractmethod
     def predicted_s(self) -> float | None:
-        """Predicted seconds of the product; None if there is no model or no measured rate."""
+        """The predicted seconds of the product; None if the kernel has no model of its time or a rate for the model
+        was not measured."""
 
     @abstractmethod
     def rows(self) -> Rows:
-        """The decisions of this class of plan beside the kernel, as pairs of label and text."""
+        """Return the decisions of this class of plans other than the kernel, as pairs of a label and a text."""
 
     @property
     def kernel(self) -> Any:
-        """The kernel that multiplies: a ``Kernel``, or on a GPU a ``CudaKernel``."""
+        """The kernel that computes the product: a ``Kernel``, or on a GPU a ``CudaKernel``."""
         return self.choice.kernel
 
     @property
@@ -116,14 +117,14 @@ class Plan(ABC):
 
     @property
     def all_rows(self) -> Rows:
-        """The rows that are printed below the title: those of the kernel, then ``rows``."""
+        """The rows of a printed plan below its title: those of the kernel, then those of ``rows``."""
         chosen = self.choice
         kernel = [("kernel", f"{chosen.kernel.name}: {chosen.kernel.idea}"), ("because", chosen.why)] if chosen else []
         return [*kernel, *self.rows()]
 
 
 def rate_text(problem: Problem, seconds: float) -> str:
-    """A predicted time as text, with the rate that follows from it.
+    """Return a predicted time as text, with the rate that follows from this time.
 
     >>> rate_text(Problem(1000, 1000, 1000), 0.01)
     '10 ms, 200 GFLOPS'

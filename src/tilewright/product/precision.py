@@ -1,11 +1,11 @@
 """The precision that callers can request, and the error bound of each way to compute a product: |C − Ĉ| ≤ bound ·
 (|A||B|).
 
-A *path* is a way to compute a product: the dtype of the operands, and the dtype in which they are multiplied. Its bound
-depends only on these two dtypes and on k, and holds if nothing overflows or underflows. A path for ``precision`` is
-found here. A number takes the cheapest path whose bound is not above the number; "fast" takes the cheapest path whose
-bound is not above ``fast_bound``. A new path needs one line in ``PATHS``. If its sums are not computed in IEEE
-arithmetic, it also needs an error in ``_sums_error``.
+A *path* is a way to compute a product: the dtype of the operands, and the dtype in which they are multiplied. The
+error bound of a path depends only on these two dtypes and on k, and holds if nothing overflows or underflows. This
+module finds the path for a ``precision``. For a number, the cheapest path whose bound is not above the number is
+chosen; for "fast", the cheapest path whose bound is not above ``fast_bound``. A new path needs one line in ``PATHS``.
+If the sums of the path are not computed in IEEE arithmetic, the path also needs an error in ``_sums_error``.
 
 The sources are Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., sections 2.2, 3.1, 3.5 and 3.6 (complex
 numbers), and for sums of tensor cores Khattak & Mikaitis, arXiv 2512.07004. ``docs/error-bounds.md`` derives the
@@ -68,15 +68,16 @@ def check_words(precision: str | float, algorithm: str) -> None:
 
 @functools.cache
 def are_all_invariant() -> bool:
-    """Whether ``$TILEWRIGHT_INVARIANT`` makes all products invariant; read once."""
+    """Return whether ``$TILEWRIGHT_INVARIANT`` makes all products invariant. ``$TILEWRIGHT_INVARIANT`` is read once
+    per process."""
     return os.environ.get(INVARIANT_VARIABLE, "0") not in ("", "0")
 
 
 def asked_precision(precision: str | float, *, invariant: bool = False) -> str | float:
-    """The precision for which the product is planned: "invariant" instead of "standard" if the call or the environment
-    requests it.
+    """Return the precision for which the product is planned. The result is "invariant" instead of "standard" if the
+    call or the environment variable requests invariant products.
 
-    Raises UsageError if another precision than "standard" is to be invariant.
+    The function raises UsageError if the call requests an invariant product of another precision than "standard".
     """
     if precision == "standard":
         return INVARIANT if invariant or are_all_invariant() else precision
@@ -86,14 +87,14 @@ def asked_precision(precision: str | float, *, invariant: bool = False) -> str |
 
 
 def is_error_goal(precision: str | float) -> bool:
-    """Whether the precision is "fast" or a number. The planner then looks for the cheapest path whose error bound keeps
-    it."""
+    """Return whether the precision is "fast" or a number. For "fast" or a number, the planner looks for the cheapest
+    path whose error bound is small enough."""
     return precision == "fast" or not isinstance(precision, str)
 
 
 def takes_fastest(precision: str | float) -> bool:
-    """Whether all dtypes of ``computed_on_gpu`` keep this precision. Then the fastest of them is taken, not the
-    first."""
+    """Return whether all dtypes of ``computed_on_gpu`` are accurate enough for this precision. If all of these dtypes
+    are accurate enough, the planner chooses the fastest dtype instead of the first."""
     return is_error_goal(precision) or precision in GPU_PRECISIONS
 
 
@@ -157,8 +158,9 @@ class Path:
 
 
 def path_bound(dtype: str, compute: str, k: int) -> float:
-    """The error bound of a product with operands and result of ``dtype`` that is computed in ``compute``; infinity if
-    no bound is known. On a GPU "float16" and "bfloat16" for ``compute`` mean that sums are float32.
+    """Return the error bound of a product with operands and result of ``dtype`` that is computed in ``compute``;
+    infinity if no bound is known. If ``compute`` is "float16" or "bfloat16" on a GPU, the sums are computed in
+    float32.
 
     >>> f"{path_bound('float32', 'float32', 1000):.1e}", f"{path_bound('float64', 'float32', 1000):.1e}"
     ('6.0e-05', '6.0e-05')
@@ -182,15 +184,15 @@ def path_bound(dtype: str, compute: str, k: int) -> float:
 
 
 def blocks_bound(stored: Sequence[str], result: str, compute: str, k: int, part: int) -> float:
-    """The error bound of a product that is computed block by block. The operands have the dtypes ``stored``, C has
-    ``result``, and blocks are multiplied in ``compute``. k is cut into parts of at most ``part`` elements; each part is
-    summed on its own, and these sums are added one by one.
+    """Return the error bound of a product that is computed block by block. The operands have the dtypes ``stored``, C
+    has the dtype ``result``, and blocks are multiplied in the dtype ``compute``. The dimension k is cut into parts of
+    at most ``part`` elements; the products of each part are summed, and the sums of the parts are added one by one.
 
-    Products of integers and bool are exact, modulo the integers' size. Sums of complex numbers keep the classical bound
-    for any parts. For real numbers, a product of two elements goes through the roundings of its own part, and at most
-    one rounding for each further part. With s parts these are part + s - 1 roundings; a single running sum would have
-    k. Operands that ``compute`` cannot represent are rounded as they are read. C is rounded once if its dtype is
-    narrower than ``compute``.
+    Products of integers and bool are exact; integers of n bits wrap around modulo 2ⁿ. Sums of complex numbers keep the
+    classical bound however k is cut. For real numbers, a product of two elements is rounded in the sums of its own
+    part, and at most once for each further part. With s parts a product of two elements is rounded part + s - 1 times;
+    in a single running sum it would be rounded k times. Operands that ``compute`` cannot represent are rounded when
+    they are read. C is rounded once if its dtype is narrower than ``compute``.
 
     >>> whole, cut = (blocks_bound(("float32",) * 2, "float32", "float32", 10**6, part) for part in (10**6, 1000))
     >>> f"{whole:.1e}", f"{cut:.1e}"
@@ -215,7 +217,8 @@ def blocks_bound(stored: Sequence[str], result: str, compute: str, k: int, part:
 
 
 def dtype_of_blocks(compute: str) -> str:
-    """The dtype of blocks that are multiplied in ``compute``: float32 for products of float16 parts."""
+    """Return the dtype of blocks that are multiplied in ``compute``. The dtype is float32 if numbers are split into
+    parts of float16."""
     return "float32" if compute.startswith("float16x") else compute
 
 
@@ -225,9 +228,10 @@ def _bits(dtype: str) -> int:
 
 
 def fast_bound(k: int) -> float:
-    """The error bound of ``precision="fast"``: 1.01 · 2⁻¹⁰ + k · 2⁻²⁴, which operands with 10 bits of mantissa keep.
+    """Return the error bound of ``precision="fast"``: 1.01 · 2⁻¹⁰ + k · 2⁻²⁴. Products keep this bound if operands are
+    rounded to 10 bits of mantissa.
 
-    If the bound of "standard" is wider, "fast" guarantees that one.
+    If the bound of "standard" is wider than this bound, "fast" guarantees only the bound of "standard".
 
     >>> f"{fast_bound(4096):.2e}"
     '1.23e-03'
@@ -245,7 +249,7 @@ def check_precision(precision: object) -> None:
 
 @functools.lru_cache(maxsize=1024)  # constants of a dtype and k
 def known_paths(place: str, dtype: str, k: int) -> tuple[Path, ...]:
-    """The paths of a product on the "cpu" or on a "gpu", the cheapest first.
+    """Return the paths of a product on the "cpu" or on a "gpu", the cheapest path first.
 
     >>> [path.compute for path in known_paths("gpu", "float32", 4096)]
     ['float16x1', 'tf32', 'float32', 'float64']
@@ -255,8 +259,8 @@ def known_paths(place: str, dtype: str, k: int) -> tuple[Path, ...]:
 
 
 def paths_within(precision: str | float, place: str, dtype: str, k: int) -> tuple[Path, ...]:
-    """The paths that keep ``precision``, which is "fast" or a number; the cheapest comes first. Raises UsageError if no
-    path does.
+    """Return the paths whose error bound is within ``precision``, which is "fast" or a number; the cheapest path comes
+    first. Raises UsageError if there is no such path.
 
     >>> [path.compute for path in paths_within(1e-4, "gpu", "float32", 500)]
     ['float32', 'float64']
@@ -278,8 +282,8 @@ def paths_within(precision: str | float, place: str, dtype: str, k: int) -> tupl
 
 
 def promised_bound(precision: str | float, place: str, dtype: str, result: str, k: int) -> float:
-    """The guaranteed error bound of a product with operands of ``dtype`` that is stored as ``result``. Raises
-    UsageError if there is none.
+    """Return the guaranteed error bound of a product with operands of ``dtype`` that is stored as ``result``. Raises
+    UsageError if no bound is guaranteed.
 
     >>> promised_bound("tf32", "gpu", "float32", "float32", 8) == path_bound("float32", "tf32", 8)
     True
@@ -300,7 +304,8 @@ def promised_bound(precision: str | float, place: str, dtype: str, result: str, 
 
 
 def bound_rows(place: str, dtype: str, compute: str, k: int) -> list[tuple[str, str]]:
-    """The rows of a printed plan about error bounds: that of the product, and those of the paths that were not chosen.
+    """Return the rows of a printed plan about error bounds: the bound of the product, and the bounds of the paths that
+    were not chosen.
 
     >>> bound_rows("cpu", "float32", "float32", 1000)
     [('error', 'at most 6e-05·|A||B| in float32; not chosen: 6e-08·|A||B| in float64')]

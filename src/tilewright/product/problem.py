@@ -1,5 +1,5 @@
-"""The problem of a matrix product: C[m×n] = α·A[m×k]·B[k×n] + β·C, with its shape, its dtype, and the least work that
-it takes."""
+"""The problem of a matrix product: C[m×n] = α·A[m×k]·B[k×n] + β·C, with its shape, its dtype, and the fewest
+operations and bytes that it takes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ITEMSIZES = {
 
 @functools.cache  # plans ask some twenty times
 def itemsize_of(dtype: str) -> int:
-    """Bytes of an element of the named dtype.
+    """Return the bytes of an element of the named dtype.
 
     >>> itemsize_of("bfloat16"), itemsize_of("float64")
     (2, 8)
@@ -68,14 +68,14 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Number of floating-point operations of the classical algorithm. For a symmetric C only those of one triangle
-        and the diagonal count."""
+        """The number of floating-point operations of the classical algorithm. For a symmetric C, only the operations
+        of one triangle and the diagonal are counted."""
         return 2 * self.k * self.batch * (self.m * (self.m + 1) // 2 if self.symmetry else self.m * self.n)
 
     @property
     def bytes_least(self) -> int:
-        """The fewest bytes that must be moved: A and B are read once, C is written once and, unless β is 0, read
-        once."""
+        """The smallest number of bytes that must be moved: A and B are read once, C is written once and, unless β is
+        0, read once."""
         c_passes = 1 if self.beta == 0 else 2
         operands = self.m * self.k + (0 if self.symmetry == "gram" else self.k * self.n)
         elements = operands + c_passes * self.m * self.n
@@ -83,7 +83,7 @@ class Problem:
 
     @property
     def intensity(self) -> float:
-        """Operations per byte that must be moved: the horizontal axis of a roofline plot."""
+        """The number of operations per byte that must be moved: the horizontal axis of a roofline plot."""
         return self.flops / self.bytes_least if self.bytes_least else 0.0
 
     def __str__(self) -> str:
@@ -96,8 +96,8 @@ class Problem:
 class ProductShapes:
     """The combined shapes of two operands of ``matmul``: one product, or a batch that broadcasts.
 
-    ``result`` is the shape that the caller gets. As the array API requires, it lacks the axis that was added to a
-    vector.
+    ``result`` is the shape of the result that the caller gets. As the array API requires, ``result`` lacks the axis
+    that was added to a vector operand.
     """
 
     m: int
@@ -110,8 +110,8 @@ class ProductShapes:
 def combine_shapes(a: Shape, b: Shape) -> ProductShapes:
     """Combine two shapes by the rules of ``matmul`` in the array API. Raises ShapeError.
 
-    A vector ``a`` counts as a row, and a vector ``b`` as a column; the axis that was added to it is dropped from the
-    result. The axes before the last two broadcast.
+    A vector ``a`` counts as a matrix with one row, and a vector ``b`` as a matrix with one column; the result lacks
+    the axis that was added to a vector. The axes before the last two axes broadcast.
 
     >>> combine_shapes((5, 1, 3, 4), (7, 4, 2)).result
     (5, 7, 3, 2)
@@ -141,8 +141,9 @@ def combine_shapes(a: Shape, b: Shape) -> ProductShapes:
 
 @dataclass(frozen=True)
 class GroupedShapes:
-    """The combined shapes of a grouped product. ``grouped_axis`` is the axis that the offsets divide among the groups:
-    "m", "n" or "k", or "" for two batches. The size of that axis is the total over all groups."""
+    """The combined shapes of the operands of a grouped product. ``grouped_axis`` is the axis that the offsets divide
+    among the groups: "m", "n" or "k", or "" for two batches. The size of the grouped axis is the total over all
+    groups."""
 
     grouped_axis: str
     groups: int
@@ -153,7 +154,7 @@ class GroupedShapes:
 
 
 def combine_grouped_shapes(a: Shape, b: Shape, offsets: Shape | None) -> GroupedShapes:
-    """Combine the shapes of two operands and of the array of the ends of groups. Raises ShapeError.
+    """Combine the shapes of two operands and of the array that holds the ends of the groups. Raises ShapeError.
 
     >>> combine_grouped_shapes((10, 4), (3, 4, 5), (3,))
     GroupedShapes(grouped_axis='m', groups=3, m=10, n=5, k=4, result=(10, 5))
@@ -183,8 +184,8 @@ def combine_grouped_shapes(a: Shape, b: Shape, offsets: Shape | None) -> Grouped
 
 
 def merged_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """The stride of several axes merged into one. None if they cannot be merged, because an outer stride is not the
-    length times the stride of the next axis.
+    """Return the stride of several axes that are merged into one axis. The result is None if the axes cannot be
+    merged, because the stride of an outer axis is not the length times the stride of the next axis.
 
     >>> merged_stride((2, 3, 4), (120, 40, 10)), merged_stride((2, 3), (5, 1)), merged_stride((2, 1), (7, 3))
     (10, None, 7)
@@ -227,7 +228,7 @@ def _group_parts(shapes: GroupedShapes, ends: list[int]) -> Iterator[tuple[Part,
 
 
 def checked_ends(shapes: GroupedShapes, offsets: Any) -> list[int]:
-    """The ends of groups as integers. Raises OperandError or ShapeError if they do not describe groups."""
+    """Return the ends of groups as integers. Raises OperandError or ShapeError if the ends do not describe groups."""
     ends = np.asarray(offsets)
     if ends.dtype.kind not in "iu" and ends.size:
         raise OperandError(f"offsets is an array of {ends.dtype}: the ends of groups must be whole numbers")

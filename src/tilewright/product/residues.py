@@ -46,12 +46,12 @@ _BOUND_BITS = 7
 
 
 def largest_norm(moduli: int, dtype: str = "float64") -> float:
-    """The largest 2-norm N of a row of A or column of B, after scaling, for which residues determine the sums of
+    """Return the largest 2-norm N of a scaled row of A or column of B for which the residues determine the sums of
     products of the rounded numbers.
 
-    Rounding changes each of n numbers by at most ½, and the norm of n numbers by at most ½·√n. So by Cauchy and Schwarz
-    a sum of products is at most (N + ½·√n)². N is chosen such that this is less than half the product of the moduli,
-    with a margin of 2⁻¹⁵.
+    Rounding changes each of n numbers by at most ½, and so the norm of the n numbers by at most ½·√n. So by Cauchy and
+    Schwarz a sum of products is at most (N + ½·√n)². N is chosen such that (N + ½·√n)² is less than half the product
+    of the moduli, with a margin of 2⁻¹⁵.
 
     >>> [f"{math.log2(largest_norm(moduli)):.2f}" for moduli in (6, 12, 13)]
     ['23.41', '46.90', '50.76']
@@ -63,11 +63,12 @@ def largest_norm(moduli: int, dtype: str = "float64") -> float:
 
 
 def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
-    """The bound of |C - Ĉ| / (|A||B|) for each element. For complex numbers it holds for the real part and for the
-    imaginary part.
+    """Return the bound of |C - Ĉ| / (|A||B|) for each element of a product from residues. For complex numbers the
+    bound holds for the real part and for the imaginary part.
 
-    With at least ``CLASSICAL`` moduli it is the classical bound. With fewer it is ``_ROOM`` times a relative error of
-    rounding to integers: the error for numbers of equal magnitude whose norm is the largest possible.
+    With at least ``CLASSICAL`` moduli the bound is the classical bound. With fewer moduli the bound is ``_ROOM`` times
+    the relative error of rounding numbers to integers, if all numbers of a row have equal magnitude and the largest
+    possible norm.
 
     >>> f"{residue_bound(4096, 13):.1e}", f"{residue_bound(4096, 9):.1e}", f"{residue_bound(4096, 6):.1e}"
     ('4.5e-13', '7.7e-08', '2.8e-04')
@@ -80,15 +81,16 @@ def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
 
 
 def check_factor(k: int, moduli: int, dtype: str = "float64") -> float:
-    """The factor in the kernel's check of each part of C (``Call.factor`` in ``gpu/kernels/residue_sums.cuh``).
+    """Return the factor in the kernel's check of each part of C (``Call.factor`` in ``gpu/kernels/residue_sums.cuh``).
 
-    A line is a row of A or a column of B. ``residue_bound`` holds for a part of C if the factor times the sums of
-    magnitudes of its rounded lines is at most the sampled lower bound of |A||B|. Other parts of C are flagged. Both
-    sides are scaled by the powers of two of the lines (``Line.bits`` in ``write_residues.cu``). The factor is infinity
-    if k is so short that every part is flagged.
+    A *line* of an operand is a row of A or a column of B. ``residue_bound`` holds for a part of C if the factor times
+    the sums of magnitudes of its rounded lines is at most the sampled lower bound of |A||B|. Parts of C for which this
+    inequality does not hold are flagged. Both sides of the inequality are scaled by the powers of two of the lines
+    (``Line.bits`` in ``write_residues.cu``). The factor is infinity if k is so short that every part is flagged.
 
-    The largest element of a scaled line is at least N / (2·√n), because its power of two is the largest possible. The
-    lower bound is made of numbers of at least 1/128 of that, each of which rounding changes by at most ½.
+    The largest element of a scaled line is at least N / (2·√n), because the line is scaled by the largest possible
+    power of two. The lower bound of |A||B| is a sum of products of numbers that are at least 1/128 of the largest
+    element, and rounding changes each of these numbers by at most ½.
     """
     terms = k * REALS_PER_ELEMENT[dtype]
     cut = 1 + 2.0**_BOUND_BITS * math.sqrt(terms) / largest_norm(moduli, dtype)
