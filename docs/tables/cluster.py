@@ -110,7 +110,7 @@ def simulated() -> str:
         f"{table(cells)}\n\n*Simulated* times are computed from the rates that the workers measured before the "
         f"product. Times *at the run's pace* are computed from rates that are scaled so that each simulated worker takes "
         "as long for a tile as the real worker did. *Ratio* is the time of the real product divided by the computed "
-        "time in the column to the left. In "
+        "time in the column to the left.\n\nIn "
         f"{same} of {len(rows)} runs, every worker read exactly the bytes that its schedule states for the tiles "
         f"that it "
         f"computed. {_record(environment)}"
