@@ -97,7 +97,7 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def legible_data(data: Any) -> Any:
-    """Return JSON values in whose texts control characters are visible."""
+    """Return JSON values with the control characters in their texts made visible."""
     if isinstance(data, dict):
         return {legible_data(key): legible_data(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

@@ -1,4 +1,4 @@
-"""Writes numbers as text, with three significant digits and a unit."""
+"""Converts numbers to text, with three significant digits and a unit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def duration(seconds: float) -> str:
 
 
 def table_time(seconds: float) -> str:
-    """Return a time as the table shows it: in ms below 1 s, and ``< 0.01 ms`` if it is too short to be compared.
+    """Return a time as the table of kernels shows it: in ms below 1 s, and ``< 0.01 ms`` if it is too short to be
+    compared.
 
     >>> table_time(3e-6), table_time(5e-5), table_time(10.2)
     ('< 0.01 ms', '0.050 ms', '10.2 s')
@@ -70,7 +71,7 @@ def table_time(seconds: float) -> str:
 
 
 def factor(gain: float) -> str:
-    """Return a factor as text: with two decimals below 10, and fewer above.
+    """Return a factor as text, with two decimals below 10 and fewer decimals above.
 
     >>> factor(1.082), factor(0.4), factor(23.4), factor(211.7)
     ('×1.08', '×0.40', '×23.4', '×212')
