@@ -58,8 +58,8 @@ class BenchRecord:
     Times are in seconds and rates in GFLOPS. The rates count 2·m·n·k operations for every algorithm. ``ratio`` is the
     reference's median time divided by the kernel's; if the ratio is above 1, the kernel is faster. ``about`` has what
     the kernel declares (``idea``, ``parent``, ``row``, ``order``), so that a report can be made where the kernel is not
-    installed. ``rms_error`` is ‖C − A·B‖ divided by ‖A·B‖ (Frobenius norms over a sample of the elements). Unlike a
-    largest error, ``rms_error`` does not grow with the size of the sample.
+    installed. ``rms_error`` is ‖C − A·B‖ divided by ‖A·B‖ (Frobenius norms over a sample of the elements of C). Unlike
+    a largest error, ``rms_error`` does not grow with the size of the sample.
     """
 
     kernel: str
@@ -220,10 +220,10 @@ def _parsed(data: bytes, path: Path) -> list[BenchRecord]:
 class Writer:
     """Writes records line by line to ``path``. At every moment the file on disk consists of whole lines.
 
-    Each line is on the disk before the next measurement starts, so an interrupted run keeps every finished cell. With
-    ``resume``, the file's earlier records are kept, and ``done`` contains them. If the file's last line is incomplete,
-    which only a crash can cause, it is removed. A file that is not a file of bench records is refused and not changed.
-    The path ``-`` means standard output.
+    Each line is on the disk before the next measurement starts, so an interrupted run keeps the record of every
+    finished cell. With ``resume``, the file's earlier records are kept, and ``done`` contains them. If the file's last
+    line is incomplete, which only a crash can cause, it is removed. A file that is not a file of bench records is
+    refused and not changed. The path ``-`` means standard output.
 
     Raises RecordError if the file cannot be read or written.
     """

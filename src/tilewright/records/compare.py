@@ -12,8 +12,8 @@ largest sample over its smallest.
 
 On a busy machine, other programs can slow down a library on several threads so much that R, the reference's time
 divided by the kernel's, says nothing about the kernel. Two signs of a busy machine make a verdict UNCLEAR. One sign is
-that more threads took longer than fewer (``starved``, which the bench writes into the record). The other sign is that
-samples scatter so widely that their median means nothing.
+that a library took longer on more threads than on fewer (``starved``, which the bench writes into the record). The
+other sign of a busy machine is that samples scatter so widely that their median means nothing.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def ratio_interval(
     positive numbers.
 
     The interval is exact for independent samples of any distribution, if the two distributions differ only by a factor.
-    The coverage is at least ``confidence``. If there are too few samples for this coverage, the interval is the widest
-    possible, from the smallest to the largest quotient, and its coverage is smaller.
+    The coverage of the interval is at least ``confidence``. If there are too few samples for this coverage, the
+    interval is the widest possible, from the smallest to the largest quotient, and its coverage is smaller.
 
     >>> low, high, coverage = ratio_interval([1.0, 1.1, 1.2, 1.3], [2.0, 2.2, 2.4, 2.6])
     >>> round(low, 2), round(high, 2), round(coverage, 3)
@@ -105,7 +105,10 @@ _DRIFT = 0.05
 
 
 class Status(StrEnum):
-    """The result of comparing a cell. ``WRONG`` and ``LOST`` count as regressions, as ``SLOWER`` does."""
+    """The result of comparing the old and the new record of a cell.
+
+    ``WRONG`` and ``LOST`` count as regressions, as ``SLOWER`` does.
+    """
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -488,8 +491,9 @@ def busy(record: BenchRecord) -> str:
 
 def starved(name: str, threads: int, samples: Sequence[float], on_fewer: Mapping[int, Sequence[float]]) -> str:
     """Return a sentence if a product is proved to take longer on ``threads`` threads than on fewer, else an empty text.
-    ``samples`` are times on ``threads`` threads and ``on_fewer`` those on fewer threads. The difference must be larger
-    than the time that waking threads can cost. The machine must have a core for each of the threads.
+    ``samples`` are times on ``threads`` threads and ``on_fewer`` those on fewer threads. The difference between these
+    times must be larger than the time that waking threads can cost. The comparison is valid only if the machine has a
+    core for each of the ``threads`` threads.
 
     >>> starved("ref/openblas", 2, [0.02, 0.03, 0.02, 0.02], {1: [1e-3, 1.1e-3, 1e-3, 1e-3]})
     'ref/openblas took 20 times as long on 2 threads as on 1'

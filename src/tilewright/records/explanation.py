@@ -54,8 +54,8 @@ class Access:
     cost of the accesses: the sectors that the distinct bytes of each request would fill, or the wavefronts without
     conflicts.
 
-    ``lanes`` shows the most expensive request as an example. It has, for each of the 32 lanes, the byte address that
-    the lane accesses minus ``origin``, a multiple of 128. The entry of a lane that does not take part is None.
+    ``lanes`` shows the most expensive request as an example. ``lanes`` has, for each of the 32 lanes, the byte address
+    that the lane accesses minus ``origin``, a multiple of 128. The entry of a lane that does not take part is None.
     """
 
     line: int
@@ -116,7 +116,7 @@ class Bound:
 
     @property
     def seconds(self) -> float:
-        """The least time that the resource needs."""
+        """The least time that the resource needs, in seconds."""
         return self.amount / self.rate
 
 
@@ -203,8 +203,8 @@ class Explanation:
     - ``gpu`` has the keys name, compute_capability, sms, clock_mhz, peak_gflops and bandwidth_gbs.
     - ``launch`` has the keys grid, block, blocks, threads and shared_bytes.
     - ``resources`` has the keys registers, local_bytes, shared_bytes (static) and max_threads.
-    - ``occupancy`` has the keys blocks, warps, max_warps, fraction, limiting and limits (by resource). It also has
-      by_registers and by_shared, which are lists of pairs: registers or bytes, and resident warps.
+    - ``occupancy`` has the keys blocks, warps, max_warps, fraction, limiting and limits (by resource). ``occupancy``
+      also has by_registers and by_shared, which are lists of pairs: registers or bytes, and resident warps.
     - ``counters`` has a count for each counter, under the hardware's name of the counter.
     - ``run`` has the keys blocks_run, blocks_total, complete, exact, words (which blocks were counted) and seconds.
     - ``verified`` has the keys ok (None if the result was not checked), reason, error_over_bound, of (what was
@@ -253,15 +253,15 @@ class Explanation:
 
     @property
     def is_product(self) -> bool:
-        """Whether the kernel multiplies matrices. For any other kernel m, n and k are 0."""
+        """Whether the kernel multiplies matrices. For a kernel that does not multiply matrices, m, n and k are 0."""
         return self.m > 0
 
     @property
     def name(self) -> str:
         """The name that identifies the kernel on a page.
 
-        For a product it is the kernel's name, or the file with its folder if two files have the same name. For other
-        kernels it is the file and the name, such as ``scale.cu::scale``.
+        The name of a product is the kernel's name, or the file with its folder if two files have the same name. The
+        name of any other kernel has the file and the kernel's name, such as ``scale.cu::scale``.
         """
         if not self.is_product:
             return f"{self.file}::{self.kernel}"
@@ -358,8 +358,10 @@ _LATER = {"predicted": TimePart, "advice": Advice}
 
 
 def from_dict(data: Any, where: str) -> Explanation:
-    """Make an explanation from its parsed JSON; ``where`` names the file. Raises RecordError if the data are no
-    explanation."""
+    """Make an explanation from its parsed JSON; ``where`` names the file.
+
+    Raises RecordError if the JSON data are no explanation.
+    """
     if not isinstance(data, dict) or data.get("kind") != KIND:
         actual = data.get("kind") if isinstance(data, dict) else data
         raise RecordError(f"{where}: kind must be {KIND!r}, got {value_excerpt(actual)}")

@@ -1,8 +1,8 @@
 """Reads JSON files of any origin. Each field is checked by its rule; an error is one line that names file, line and
 field.
 
-Files may come from another machine or another version, or be written by hand. Data whose fields obey their rules need
-no other check: numbers are finite and not too large for computations, and nothing is nested deeply.
+Files may come from another machine or another version, or be written by hand. JSON data whose fields obey their rules
+need no other check: numbers are finite and not too large for computations, and nothing is nested deeply.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def check_fields(data: Mapping[str, Any], rules: Mapping[str, Rule], where: str,
 
 
 def holds_kind(path: str | Path, kind: str) -> bool:
-    """Return whether the first line of a file is an object of this kind; False if the file cannot be read."""
+    """Return whether the first line of a file is a JSON object of the given kind; False if the file cannot be read."""
     try:
         with Path(path).open("rb") as file:
             data = parse_json(file.readline(), str(path), kind)
@@ -93,9 +93,12 @@ def check_kind(data: Mapping[str, Any], kind: str, schema: int, where: str) -> N
 
 
 def from_fields(record: Callable[..., Record], data: Mapping[str, Any], where: str, **given: Any) -> Record:
-    """Make an object of the dataclass ``record``. The fields of the object have the values ``given``, and all other
-    fields have those in ``data``. Other entries of ``data``, such as those of a later version, are ignored. Raises
-    RecordError if a field is missing."""
+    """Make an object of the dataclass ``record``.
+
+    Fields in ``given`` have the values that ``given`` states, and all other fields have the values in ``data``. Other
+    entries of ``data``, such as those of a later version, are ignored. Raises RecordError if a field of ``record`` is
+    missing.
+    """
     known = {field.name for field in fields(record)} - given.keys()  # type: ignore[arg-type]  # a dataclass
     try:
         return record(**given, **{name: value for name, value in data.items() if name in known})
@@ -170,7 +173,7 @@ def nullable(rule: Rule) -> Rule:
 
 
 def many(words: str, holds: Callable[[Any], bool], least: int = 0, most: int | None = None) -> Rule:
-    """Make the rule for a list of ``least`` to ``most`` items, for each of which ``holds`` is true."""
+    """Make the rule for a list of ``least`` to ``most`` items, whose items all satisfy ``holds``."""
 
     def all_hold(value: Any) -> bool:
         return (
@@ -181,7 +184,7 @@ def many(words: str, holds: Callable[[Any], bool], least: int = 0, most: int | N
 
 
 def mapping(words: str, holds: Callable[[Any], bool]) -> Rule:
-    """Make the rule for an object, for each of whose values ``holds`` is true."""
+    """Make the rule for an object whose values all satisfy ``holds``."""
     return Rule(words, lambda value: isinstance(value, dict) and all(map(holds, value.values())))
 
 

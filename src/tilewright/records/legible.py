@@ -3,7 +3,7 @@ errors.
 
 A terminal executes control characters: an ESC in the name of a file can move the cursor, overwrite lines that were
 printed before, or set the window's title. Characters for text direction make a text look different from what it is, and
-two separators end a line of JavaScript. All these characters are shown as escapes.
+two Unicode separators end a line of JavaScript. All these characters are shown as escapes.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ class PipelineRow:
 
 @dataclass(frozen=True)
 class BarrierEvent:
-    """An event at a barrier, and the barrier's state after it: the arrivals and the bytes that its phase still lacks.
+    """An event at a barrier, and the barrier's state after it: the arrivals and the bytes that the barrier's phase
+    still lacks.
 
     ``what`` is "init", "wait" (the phase is not complete), "arrive", "expect" (an arrival that announces bytes),
     "bytes", or "pass" (a wait that returned). ``amount`` is a count of arrivals or a number of bytes, or for waits the
@@ -84,7 +85,7 @@ class BarrierHistory:
 class SwizzledTile:
     """The first rows of a tile in shared memory: where a copy wrote them, and which of their bytes a product read.
 
-    ``cells`` has for each row the position of each of its 16-byte chunks, in the block's shared memory. ``reads`` are
+    ``cells`` has, for each row, the positions in the block's shared memory of the row's 16-byte chunks. ``reads`` are
     the positions of the chunks that ``wgmma`` read as one group of eight rows; ``reads`` is empty if no product read
     the tile. A correct product reads chunk ``column`` of rows ``row`` to ``row + 7``.
     """

@@ -156,19 +156,19 @@ _RULES = {
 
 
 def write_scaling(path: str | Path, points: Iterable[ScalingPoint]) -> None:
-    """Write points to a new file. Raises OSError if the file cannot be written."""
+    """Write simulated points to a new file. Raises OSError if the file cannot be written."""
     with Path(path).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.writelines(scaling_line(point) + "\n" for point in points)
 
 
 def scaling_line(point: ScalingPoint) -> str:
-    """Convert a point to a line of a file."""
+    """Convert a point to one line of JSON."""
     data = asdict(point)
     return dumped({"kind": data.pop("kind"), "schema": data.pop("schema")} | data)
 
 
 def read_scaling(path: str | Path) -> list[ScalingPoint]:
-    """Read every point of a file.
+    """Read every simulated point of a file.
 
     Raises RecordError, which names the line and the field, for a file that is missing, empty, damaged or of another
     kind, and for numbers that contradict each other.

@@ -100,7 +100,7 @@ class Summary:
 
     @property
     def exposed_s(self) -> float:
-        """The time in which this place computed nothing."""
+        """The time in seconds in which this place computed nothing."""
         return self.first_s + self.between_s + self.last_s
 
 
@@ -146,7 +146,7 @@ class Timeline:
 
     @property
     def places(self) -> list[str]:
-        """The names of the places, in the order of their numbers."""
+        """The names of the places (devices) of the timeline, in the order of their numbers."""
         return sorted({piece.place for piece in self.pieces}, key=lambda place: (len(place), place))
 
     def tracks(self, place: str) -> dict[str, list[Piece]]:
@@ -162,8 +162,8 @@ class Timeline:
         }
 
     def work(self, piece: Piece) -> Work | None:
-        """Return the work of a step: the bytes of a block or a tile, or the operations of a multiplication. None if the
-        step's name has another form.
+        """Return the work of a step: the bytes of a block or a tile, or the operations of a multiplication. The result
+        is None if the step's name has another form.
 
         >>> Timeline(5, 6, 7, "float32", 4, (4, 4, 4), []).work(Piece("cpu", "compute", "C[1, 1] step 1", 0, 1))
         Work(amount=12, unit='operations')
@@ -244,7 +244,10 @@ _PIECE_RULES = {"place": TEXT, "track": TEXT, "name": TEXT, "start_s": _TIME, "e
 
 
 def write_timelines(path: str | Path, timelines: Iterable[Timeline]) -> None:
-    """Write timelines to a new file, each as its header and its steps. Raises OSError if the file cannot be written."""
+    """Write timelines to a new file, each timeline as its header and its steps.
+
+    Raises OSError if the file cannot be written.
+    """
     with Path(path).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         for timeline in timelines:
             header = {f.name: getattr(timeline, f.name) for f in fields(timeline) if f.name != "pieces"}

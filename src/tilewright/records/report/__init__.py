@@ -115,10 +115,10 @@ def pipeline_html(pipeline: Pipeline, ident: str) -> str:
 def render_timeline(timelines: Sequence[Timeline], *, title: str | None = None) -> str:
     """Returns the page of one or several timelines as HTML text.
 
-    For each place (a device), the page shows its tracks over time: what was computed, what was waited for, and measured
-    times next to planned ones. The picture needs no JavaScript. With JavaScript the reader can enlarge the timeline,
-    and point at a bar to see its name, time and rate. Raises RecordError for no timelines, and UnavailableError without
-    the ``lab`` extra.
+    For each device that multiplied, the page shows tracks over time: what was computed, what was waited for, and
+    measured times next to planned times. The picture needs no JavaScript. With JavaScript the reader can enlarge the
+    timeline, and point at a bar to see its name, time and rate. Raises RecordError for no timelines, and
+    UnavailableError without the ``lab`` extra.
     """
     return _lab("timeline").render_timeline(timelines, title=title)
 

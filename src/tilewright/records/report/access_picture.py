@@ -1,4 +1,4 @@
-"""Draws one warp's access: its 32 lanes, and below them the memory that they access.
+"""Draws one warp's access to memory: its 32 lanes, and below them the memory that they access.
 
 Global and local memory move sectors of 32 bytes, four in each aligned line of 128 bytes. In the picture, requested
 bytes are filled, and the other bytes of their sectors are hatched. The colours of the picture are classes of the page's
@@ -44,7 +44,7 @@ class Picture:
 
 def ranges(access: Access) -> Touched:
     """Return the ranges of bytes that each lane accesses, each as its first byte and its length. In local memory, word
-    i of 32 neighbouring threads lies side by side, and a lane's address counts only the lane's own bytes.
+    i of 32 neighbouring threads lies side by side, and a lane's address counts only the bytes of this lane.
 
     >>> place = dict(line=1, kind="ld", requests=1, bytes=256, lanes=[0, 8, None])
     >>> ranges(Access(space="global", nbytes=8, **place))

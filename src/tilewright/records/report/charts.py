@@ -37,7 +37,7 @@ def charts(view: View, drawn: dict[str, Style], *, legend: bool = False) -> dict
 
     A curve needs square products of at least two sizes. The chart ``shapes`` shows all other products, shape by shape.
     Emphasised kernels have their names at the ends of their curves. With ``legend`` each chart is for a picture without
-    a page: only emphasised kernels have curves, and shapes have a legend.
+    a page: only emphasised kernels have curves, and the chart ``shapes`` has a legend.
     """
     made: dict[str, Any] = {}
     squares = view.squares
@@ -86,8 +86,8 @@ def _kernel(drawn: dict[str, Style], channel: type, values: list[Any] | str, leg
 def marks(
     base: alt.Chart, drawn: dict[str, Style], *, still: bool = False, tooltip: Sequence[str] = TOOLTIP
 ) -> list[alt.Chart]:
-    """Return lines, points on them, and wide invisible points that are easy to hit with a finger, for the rows of
-    ``views.chart_rows``.
+    """Return the lines and points of a chart of the rows of ``views.chart_rows``, with wide invisible points that are
+    easy to hit with a finger.
 
     The drawn kernels are the emphasised ones and those in the parameter ``shown``. If any kernel is in the parameter
     ``picked``, all other kernels fade. In a ``still`` picture nothing can be picked.

@@ -29,8 +29,8 @@ def subject(view: View) -> BenchRecord | None:
 
 
 def bench_message(view: View) -> str:
-    """Return the view's message: how fast the subject is compared with its reference, or what is known if the samples
-    do not show which is faster."""
+    """Return the view's message: how fast the view's subject is compared with its reference, or what is known if the
+    samples do not show which of them is faster."""
     record = subject(view)
     if record is None:
         fastest = max(view.measured, key=lambda r: r.gflops or 0, default=None)
@@ -55,8 +55,8 @@ def bench_message(view: View) -> str:
 
 
 def details(view: View) -> str:
-    """Return the text below the message: the rate, how often the subject is faster than its reference, and the best
-    rung."""
+    """Return the text below the message: the rate, how often the view's subject is faster than its reference, and the
+    best rung."""
     record = subject(view)
     if record is None:
         return ""
@@ -162,5 +162,5 @@ def busy_machine(records: Sequence[BenchRecord]) -> str:
 
 
 def wrong_results(records: Sequence[BenchRecord]) -> list[BenchRecord]:
-    """Return the records of wrong results, which the page shows before all others."""
+    """Return the records of wrong results, which the page shows before all other results."""
     return [r for r in records if r.verdict == "wrong"]

@@ -1,4 +1,4 @@
-"""The page of ``tilewright explain``: what a kernel does to memory, line by line, and what limits it.
+"""The page of ``tilewright explain``: what memory accesses a kernel makes, line by line, and what limits it.
 
 The page's sentences say what limits a kernel, what it wastes, whether it is right, and on which GPU it was run. The
 charts use named styles, so that one specification serves the light and the dark theme.
@@ -360,7 +360,8 @@ def _seconds(value: Any) -> str:
 
 
 def occupancy_limits(e: Explanation) -> list[dict[str, Any]]:
-    """Return the number of blocks that each resource alone would allow, and whether this resource is the limit."""
+    """Return, for each resource, the number of blocks that it alone would allow, and whether it limits the number of
+    blocks."""
     limiting = e.occupancy.get("limiting") or []
     return [
         {
@@ -384,8 +385,8 @@ AXES = {"registers": ("registers per thread", 1), "shared": ("KiB of shared memo
 
 def occupancy_chart(explanation: Explanation, resource: str) -> dict[str, Any] | None:
     """Return the chart of resident warps over ``resource``: "registers" of a thread, or "shared" memory of a block. The
-    chart marks the number of registers or bytes that the kernel uses. Returns None if the explanation has no such
-    curve."""
+    chart marks the number of registers or bytes that the kernel uses. Returns None if the explanation has no data for
+    this chart."""
     title, unit = AXES[resource]
     curve = [(finite(at), finite(warps)) for at, warps in explanation.occupancy.get(f"by_{resource}") or []]
     rows = [{"x": at / unit, "y": warps} for at, warps in curve if at is not None and warps is not None]

@@ -36,7 +36,7 @@ class Step:
 
     @property
     def gain(self) -> float | None:
-        """GFLOPS of the rung divided by those of its parent, if both are known."""
+        """The GFLOPS of the rung divided by those of its parent, or None if either is not known."""
         return self.after / self.before if self.before and self.after else None
 
     @property

@@ -556,7 +556,7 @@ def sweep_conclusion(sweep: Sweep) -> str:
 
 
 def sweep_views(found: Sequence[Sweep]) -> list[dict[str, Any]]:
-    """Return the values of the template for each sweep."""
+    """Return the values with which the template is filled, for each sweep."""
     return [
         {
             "chart": f"sweep-{i}",

@@ -2,7 +2,7 @@
 
 The timeline has warps and stages from top to bottom, and ticks from left to right. A line leads from the event that
 completes a phase to the warps that waited for it. The phases of each barrier are drawn with the arrivals and bytes that
-they still need.
+each phase still needs.
 
 A swizzled tile is drawn as lines of 128 bytes of shared memory, with the chunk of the tile that lies in each 16 bytes.
 The eight positions of a line belong to eight groups of four banks. Tensor cores read eight rows of 16 bytes together,
@@ -70,7 +70,7 @@ def pipeline_picture(pipeline: Pipeline, ident: str) -> Picture | None:
 
 
 def pipeline_caption(pipeline: Pipeline) -> str:
-    """Return the timeline in words: the stages, and the part of the ticks that each warp waits."""
+    """Return a text that describes the timeline: the stages, and the part of the ticks that each warp waits."""
     stages = sum(row.kind == "stage" for row in pipeline.rows)
     warps = [row for row in pipeline.rows if row.kind == "warps"]
     ticks = f"{'' if pipeline.whole else 'the first '}{pipeline.ticks:g} ticks"
@@ -198,7 +198,7 @@ def bank_turns(places: list[int]) -> int:
 
 
 def swizzle_caption(tile: SwizzledTile) -> str:
-    """Return the picture of a tile in words."""
+    """Return a text that describes the picture of a tile."""
     how = f"with a {tile.swizzle}-byte swizzle" if tile.swizzle else "without a swizzle"
     copy = f"The copy{f' at line {tile.line}' if tile.line else ''} wrote rows of {tile.row_bytes:,} bytes {how}."
     rows = f"rows {tile.row} to {tile.row + max(0, len(tile.group) - 1)}"
@@ -271,7 +271,8 @@ def _different(tiles: list[SwizzledTile]) -> Iterator[SwizzledTile]:
 
 
 def pipeline_html(pipeline: Pipeline, ident: str) -> str:
-    """Return the pictures as a part of another page, with their own style, for light and for dark paper."""
+    """Return the pictures of a pipeline as a part of another page, with their own style, for light and for dark
+    paper."""
     shown = []
     for one in pipeline_pictures(pipeline, ident):
         head = f"<p><b>{marked(one.title)}</b><br>{marked(one.note)}</p>"
@@ -383,7 +384,7 @@ def phase_title(history: BarrierHistory) -> str:
 
 
 def phase_caption(history: BarrierHistory) -> str:
-    """Return the events of a barrier in words: what a phase needs, and which phases were completed."""
+    """Return a text that describes the events of a barrier: what a phase needs, and which phases were completed."""
     done = max(event.phase for event in history.events)
     brought = any(event.what == "bytes" for event in history.events)
     needs = with_noun(history.count, "arrival") + (" and the expected bytes" if brought else "")

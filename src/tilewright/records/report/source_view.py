@@ -43,8 +43,8 @@ _TOKENS = re.compile(
 
 
 def cuda_tokens(source: str) -> Iterator[tuple[str, str]]:
-    """Return CUDA C++ as pairs (kind, text). A kind is comment, string, directive, numeral, cuda, keyword, or empty for
-    all other text.
+    """Return CUDA C++ source as pairs (kind, text). The kind is comment, string, directive, numeral, cuda, keyword, or
+    empty for all other text.
 
     >>> [(kind, text) for kind, text in cuda_tokens("int i = threadIdx.x; // row") if kind]
     [('keyword', 'int'), ('cuda', 'threadIdx'), ('comment', '// row')]
@@ -337,8 +337,8 @@ COLUMN = (WIDTH - LEFT) / BANKS
 class Pass:
     """Lanes that are served together.
 
-    ``stacks`` has, for each bank or group of banks, the words that it serves, one in each wavefront. Each word has the
-    lanes that access it.
+    ``stacks`` has, for each bank or group of banks, the words that it serves, one in each wavefront. Each word in
+    ``stacks`` has the lanes that access it.
     """
 
     lanes: list[int]

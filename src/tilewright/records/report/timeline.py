@@ -171,8 +171,10 @@ def _density(timeline: Timeline, pieces: Sequence[Piece], kinds: Sequence[str], 
 
 
 def gaps(timeline: Timeline, place: str) -> list[tuple[float, float]]:
-    """Return the gaps in the timeline of a place in which nothing was computed. If there are many, gaps that are too
-    short to be seen are left out."""
+    """Return the gaps in the timeline of a place in which nothing was computed.
+
+    If there are many gaps, those that are too short to be seen are left out.
+    """
     total = timeline.total_s
     steps = union((piece.start_s, piece.end_s) for piece in timeline.tracks(place).get(COMPUTE, []))
     ends = [0.0, *(end for _, end in steps)]
@@ -231,8 +233,8 @@ def _areas(track: DrawnTrack) -> dict[str, str]:
 
 
 def as_data(track: DrawnTrack) -> dict[str, Any]:
-    """Return a track as JSON values. Bars are flat lists: µs from the beginning, length in µs, row, kind, name,
-    amount and pieces."""
+    """Return a track as JSON values. In these values each bar is a flat list: µs from the beginning, length in µs, row,
+    kind, name, amount and pieces."""
     data: dict[str, Any] = {
         "name": track.name,
         "unit": track.unit,
@@ -436,7 +438,8 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|µs)\b)")
 class TimeRow:
     """A row of the table of times: its name, what each place did, and what the plan predicted.
 
-    ``part`` says whether the row is a part of the row above. A cell is a value and a note in smaller letters.
+    ``part`` says whether the row is a part of the row above. Each cell of the row is a value and a note in smaller
+    letters.
     """
 
     name: str
@@ -458,7 +461,7 @@ def timeline_title(timeline: Timeline) -> str:
 
 
 def sentence(timeline: Timeline, summaries: Sequence[Summary]) -> str:
-    """Return how long the product took, and for how much of this time nothing was computed."""
+    """Return a sentence that says how long the product took, and for how much of this time nothing was computed."""
     words = [_took(timeline)]
     if timeline.before and not timeline.predicted:
         words.append(f"{timeline.before} of {with_noun(timeline.tiles, 'tile')} were finished by an earlier run.")

@@ -39,8 +39,10 @@ def is_reference(kernel: str) -> bool:
 
 
 def is_library_call(kernel: str) -> bool:
-    """Return whether a kernel is the library's call. ``tilewright/matmul`` is no rung of the ladder: it runs the
-    kernel that its plan chooses."""
+    """Return whether a kernel is the library's call.
+
+    ``tilewright/matmul`` is no rung of the ladder: it runs the kernel that the product's plan chooses.
+    """
     return kernel.startswith("tilewright/")
 
 
@@ -316,8 +318,9 @@ def curve_sizes(sizes: Iterable[int]) -> set[int]:
     """Return the sizes that a curve goes through: of sizes that share one place on the axis, the size that is divisible
     by the largest power of two.
 
-    For example, 4095, 4096 and 4097 are measured to show how much an edge costs. A line through all three sizes is a
-    vertical spike that hides the difference. Three marks, with the line through 4096, show the difference.
+    For example, the sizes 4095, 4096 and 4097 are measured to show how much an edge costs. A line through all three
+    sizes is a vertical spike that hides the difference. Three marks, with a line through only the mark of 4096, show
+    the difference.
 
     >>> sorted(curve_sizes([1000, 1024, 2048, 4095, 4096, 4097, 8192]))
     [1024, 2048, 4096, 8192]

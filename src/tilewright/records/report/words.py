@@ -22,7 +22,7 @@ def finite(value: float | None) -> float | None:
 
 
 def digits(value: float) -> str:
-    """Return a number with three significant digits, without an exponent, and with separated thousands.
+    """Return a number as text with three significant digits, without an exponent, and with separated thousands.
 
     >>> [digits(v) for v in (0.5512, 25.53, 766.4, 12345.6, 2.0)]
     ['0.551', '25.5', '766', '12,346', '2.00']
@@ -36,7 +36,7 @@ def digits(value: float) -> str:
 
 
 def shortly(value: float) -> str:
-    """Return a number with at most three significant digits, without zeros at the end.
+    """Return a number as text with at most three significant digits, without zeros at the end.
 
     >>> [shortly(v) for v in (32.0, 16.5, 0.3951, 7.002, 12345.0)]
     ['32', '16.5', '0.395', '7', '12,345']
@@ -81,7 +81,7 @@ def factor(gain: float) -> str:
 
 
 def with_noun(number: int, noun: str, plural: str | None = None) -> str:
-    """Return a number with its noun in the singular or plural.
+    """Return a number as text, with its noun in the singular or plural.
 
     >>> with_noun(1, "thread"), with_noun(2, "thread")
     ('1 thread', '2 threads')
@@ -90,7 +90,7 @@ def with_noun(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def sentence_list(words: Sequence[str]) -> str:
-    """Return several texts as a list in a sentence.
+    """Return several texts as one text that lists them in a sentence.
 
     >>> sentence_list(["a", "b", "c"]), sentence_list(["a"])
     ('a, b and c', 'a')
