@@ -28,7 +28,7 @@ def error_table(name: str) -> str:
         rows = [["kernel", *(f"{n:,}" for n in sizes)], *([", ".join(who), *errors] for errors, who in alike.items())]
         said = f"{dtype}{'' if precision == 'standard' else f', {precision}'}, u = 2^{accuracy.UNITS[dtype]}"
         parts.append(f"{said}:\n\n{table(rows)}")
-    return "\n\n".join([*parts, f"Measured on {made_by(name)}"])
+    return "\n\n".join([*parts, f"The errors were measured on {made_by(name)}"])
 
 
 def in_units(record: BenchRecord | None) -> str:
@@ -46,7 +46,7 @@ def error_orders() -> str:
         params = "".join(f" {name}={value}" for name, value in of[order, sizes[0]].params.items())
         cells = [f"{in_units(of[order, k])} ({digits(of[order, k].about['expected'])})" for k in sizes]
         rows.append([f"`{order}{params}`", *cells])
-    return f"{table(rows)}\n\nMeasured with {made_by('cpu-error-orders')}"
+    return f"{table(rows)}\n\nThe errors were measured with {made_by('cpu-error-orders')}"
 
 
 def error_levels() -> str:
@@ -62,7 +62,8 @@ def error_levels() -> str:
         known = [alike.about.get(kernel.replace("_buffer", "")) for kernel in kernels]
         cells = [f"{in_units(of[kernel, leaf])} ({digits(e)})" for kernel, e in zip(kernels, known, strict=True)]
         rows.append([f"{level} ({leaf:,})", *cells, f"{in_units(alike)} ({digits(alike.about['expected'])})"])
-    return f"{table(rows)}\n\nn = 4,096, float32. Measured on {made_by('cpu-error-strassen')}"
+    said = "The products have n = 4,096 and are float32. The errors were measured on"
+    return f"{table(rows)}\n\n{said} {made_by('cpu-error-strassen')}"
 
 
 def error_of_s1() -> str:
@@ -72,10 +73,9 @@ def error_of_s1() -> str:
     said = [f"{in_units(r)} u, {(cuda.rms_error or 0) / (r.rms_error or 1):.1f} times smaller" for r in leaves.values()]
     whole, level = said[list(leaves).index(4096)], said[list(leaves).index(2048)]
     return (
-        f"Tilewright's kernels show the same. For n = 4,096 every CUDA kernel of the ladder has an error of "
-        f"{in_units(cuda)} u. Without recursion, `cpu/strassen_buffer` has an error of {whole}. With one level of "
-        f"recursion its error is "
-        f"{level}."
+        "Tilewright's kernels show the same difference between GPU and CPU. For n = 4,096 every CUDA kernel of the ladder "
+        f"has an error of {in_units(cuda)} u. Without recursion, `cpu/strassen_buffer` has an error of {whole}. With "
+        f"one level of recursion the error of `cpu/strassen_buffer` is {level}."
     )
 
 
@@ -92,7 +92,7 @@ def grades(name: str) -> str:
 
 def _sizes_of_grades(name: str) -> str:
     sizes = next(line["sizes"] for line in lines_of(name)[1] if line["kind"] == "accuracy grade")
-    return f"n = {', '.join(f'{n:,}' for n in sizes)}."
+    return f"The sizes are n = {', '.join(f'{n:,}' for n in sizes)}."
 
 
 def by_distribution(name: str) -> str:
@@ -115,7 +115,10 @@ def by_size(name: str) -> str:
 
 
 def _errors(name: str, head: str, chosen: Any, key: Any = lambda line: line["distribution"].replace("_", " ")) -> str:
-    """A table for each dtype: ``key`` of the ``chosen`` lines down, in order if these are numbers, paths across."""
+    """Return a table for each dtype, with a row for each ``key`` of the ``chosen`` lines and a column for each path.
+
+    Rows whose keys are numbers are sorted.
+    """
     lines = [line for line in lines_of(name)[1] if line["kind"] == "accuracy" and chosen(line)]
     size = max(line["n"] for line in lines) if head == "n" else _size(lines_of(name)[1])
     lines = [line for line in lines if head == "n" or line["n"] == size]
@@ -130,22 +133,22 @@ def _errors(name: str, head: str, chosen: Any, key: Any = lambda line: line["dis
             for each in keys
         ]
         parts.append(table(rows))
-    said = "" if head == "n" else f"n = {size:,}. "
+    said = "" if head == "n" else f"All products have n = {size:,}. "
     return "\n\n".join([*parts, f"{said}{made_by_script(name)}"])
 
 
 def _size(lines: list[dict[str, Any]]) -> int:
-    """That of the products over distributions."""
+    """Return the size n of the products that were measured with several distributions of the operands."""
     return next(line["n"] for line in lines if line.get("distribution") == "normal")
 
 
 def _path(line: dict[str, Any]) -> str:
-    """A path's name; those of kernels and references as code."""
+    """Return a path's name. The names of kernels and of reference libraries are written as code."""
     return f"`{line['path']}`" if "/" in line["path"] else line["path"]
 
 
 def _error(line: dict[str, Any] | None) -> str:
-    """The largest error, and in brackets what the GPU computed from the operands themselves."""
+    """Return the largest error, and in brackets the share of C that the GPU computed from the original operands."""
     if line is None:
         return ""
     text = "none" if not line["as_ieee"] else _short(line["componentwise"])
@@ -154,7 +157,7 @@ def _error(line: dict[str, Any] | None) -> str:
 
 
 def _short(number: float | None) -> str:
-    """Three digits, or a power of ten."""
+    """Return a number as text with three digits, or as a power of ten."""
     if number is None:
         return "–"
     return digits(number) if number < 1e5 else f"{number:.0e}".replace("e+0", "e").replace("e+", "e")
@@ -163,7 +166,8 @@ def _short(number: float | None) -> str:
 def made_by_script(name: str) -> str:
     """Return where a record was measured, a link to it, and the command that made it."""
     known = lines_of(name)[0]
-    return f"Measured on {known.get('gpu') or known['processor']}. Record: {linked(name)}, made by `{command(known)}`."
+    where = known.get("gpu") or known["processor"]
+    return f"The errors were measured on {where}. Record: {linked(name)}, made by `{command(known)}`."
 
 
 def random_products(*names: str) -> str:

@@ -37,10 +37,9 @@ def beside() -> str:
     ]
     shape = f"({ours['m']}×{ours['k']}) · ({ours['k']}×{ours['n']}) float32"
     return (
-        f"{table(cells)}\n\nThe product {shape} reads and writes zarr arrays. It was measured on 2 cores of "
-        f"{environment['processor']}. Times are medians of {len(ours['cluster_s'])} runs each, in alternation; all "
-        f"results "
-        f"had the same bits. R, the time of one process divided by that of the 4 workers, is {ours['R']:.2f}. "
+        f"{table(cells)}\n\nThe product {shape} reads and writes zarr arrays. The table was measured on 2 "
+        f"cores of {environment['processor']}. Times are medians of {len(ours['cluster_s'])} runs each, in alternation; all "
+        f"results had the same bits. R, the time of one process divided by that of the 4 workers, is {ours['R']:.2f}. "
         f"{_record(environment)}"
     )
 
@@ -80,9 +79,8 @@ def gpus() -> str:
         cells.append([text, f"{seconds[way]:.2f} s", f"{rate / seconds[way]:.1f}"])
     n = row["size"]
     return (
-        f"{table(cells)}\n\nThe product of {n:,}³ float32 reads and writes `.npy` files that are in memory. It was "
-        f"measured "
-        f"on {len(environment['gpus'])}× {environment['gpus'][0]}. Times are medians of "
+        f"{table(cells)}\n\nThe product of {n:,}³ float32 reads and writes `.npy` files that are in memory. The "
+        f"table was measured on {len(environment['gpus'])}× {environment['gpus'][0]}. Times are medians of "
         f"{len(row['runs']['workers'])} runs "
         f"each, in alternation; every result was verified. R, the time of one process divided by that of the "
         f"workers, is "
@@ -110,10 +108,9 @@ def simulated() -> str:
         )
     return (
         f"{table(cells)}\n\n*Simulated* times are computed from the rates that the workers measured before the "
-        f"product. "
-        "Times *at the run's pace* are computed from rates that are scaled so that each simulated worker takes as "
-        "long for a tile "
-        "as the real worker did. *Ratio* is the real time divided by the time to its left. In "
+        f"product. Times *at the run's pace* are computed from rates that are scaled so that each simulated worker takes "
+        "as long for a tile as the real worker did. *Ratio* is the time of the real product divided by the computed "
+        "time in the column to the left.\n\nIn "
         f"{same} of {len(rows)} runs, every worker read exactly the bytes that its schedule states for the tiles "
         f"that it "
         f"computed. {_record(environment)}"
@@ -131,9 +128,8 @@ def scaling(name: str) -> str:
     rates = rows[0]["rates"]
     made = f"Record: {linked(name)}, made by `{command(rows[0]['environment'])}`."
     return (
-        f"{table(cells)}\n\nEach cell has the simulated time and the efficiency: the operations of the product "
-        f"divided by "
-        "those that all workers could do in that time. The products are float32. A worker has "
+        f"{table(cells)}\n\nEach cell has the simulated time and the efficiency, which is the number of operations of "
+        "the product divided by the number that all workers could do in that time. The products are float32. A worker has "
         f"{rates['flops'] / 1e12:g} TFLOPS and a link of {rates['link_bytes'] / 1e9:g} GB/s, and A and B are in the "
         f"workers' memory. {made}"
     )

@@ -29,22 +29,22 @@ def streams(name: str) -> str:
     gpus = known["gpus"]
     where = f"{len(gpus)}× {gpus[0]}" if len(gpus) > 1 else gpus[0]
     return (
-        f"{table(cells)}\n\nEach case computes an ordinary NumPy array, or a file, from operands of the same kind. "
-        "Times are medians. R is the time of a reference divided by the time of Tilewright, in the same run. *R "
-        "torch* refers to "
-        "`(a.cuda() @ b.cuda()).cpu()`, *R cuBLASXt* to a cuBLASXt product including the registration of its arrays."
+        f"{table(cells)}\n\nEach case of the table computes a pageable NumPy array, or a file, from operands of the "
+        "same kind. Times are medians. R is the time of another library divided by the time of Tilewright, in the same "
+        "run. For *R torch* this library is PyTorch with `(a.cuda() @ b.cuda()).cpu()`, and for *R cuBLASXt* it is "
+        "cuBLASXt, including the registration of its arrays."
         "\n\n*Copies waited for* is the part of the time in which a GPU waited for a block between two "
         "multiplications. "
-        f"Every C was verified.{_by(rows)} {where}, {known['cores']} cores, PyTorch {known['torch']}. "
+        f"Every C was verified.{_by(rows)} The machine had {where}, {known['cores']} cores and PyTorch {known['torch']}. "
         f"Record: {linked(name)}, made by `{command(known)}`."
     )
 
 
 def _by(rows: list[Line]) -> str:
-    """A remark on a record that does not name the kernel, because it was made before float16 parts; else nothing."""
+    """Return a remark if a record does not name the kernel, because it was made before float16 parts; else nothing."""
     if all("kernel" in row for row in rows):
         return ""
-    return " These measurements were made before float32 was computed from float16 parts."
+    return " The table was measured before float32 was computed from float16 parts."
 
 
 def _what(row: Line) -> str:
@@ -80,7 +80,7 @@ def largest(name: str) -> str:
     return (
         f"The largest product so far is {row['n']:,}³ {row['dtype']}, three matrices of "
         f"{row['n'] ** 2 * 4 / 2**30:.0f} GiB "
-        f"each. It took {row['median_s']:.1f} s on {len(row['lanes'])} GPUs, {row['gflops'] / 1000:.0f} TFLOPS "
+        f"each. This product took {row['median_s']:.1f} s on {len(row['lanes'])} GPUs, {row['gflops'] / 1000:.0f} TFLOPS "
         f"({linked(name)})."
     )
 
@@ -91,9 +91,9 @@ def files(name: str) -> str:
     row = next(row for row in rows if row["files"])
     return (
         f"A product of `.npy` files, {row['n']:,}³ {row['dtype']}, used {row['memory']} of the host's memory and "
-        f"{row['device_memory']} of the GPU's. It read {row['bytes_read'] / 2**30:.1f} GiB, "
-        f"{row['bytes_read'] / row['least_bytes_read']:.2f} times the minimum for memories of these sizes. It took "
-        f"{row['median_s']:.1f} s and was predicted to take {row['predicted_s']:.1f} s ({linked(name)})."
+        f"{row['device_memory']} of the GPU's. The product read {row['bytes_read'] / 2**30:.1f} GiB, "
+        f"{row['bytes_read'] / row['least_bytes_read']:.2f} times the minimum for memories of these sizes. The product "
+        f"took {row['median_s']:.1f} s and was predicted to take {row['predicted_s']:.1f} s ({linked(name)})."
     )
 
 
@@ -104,10 +104,10 @@ def host(name: str) -> str:
     return (
         f"On a CPU with 2 cores, a product of {row['n']:,}³ {row['dtype']} (three matrices of "
         f"{row['n'] ** 2 * 4 / 2**30:.2f} GiB each) with `--memory {row['memory_bytes'] >> 20}MiB` reached "
-        f"{row['measured']['gflops']:.0f} GFLOPS. This is {row['rate_over_in_memory']:.0%} of the engine's rate for a "
-        f"product of {row['in_memory_n']:,}³ in memory in the same run. The process took at most {beyond:,.0f} MiB "
-        f"more than an idle interpreter. The product took {row['measured']['seconds']:.1f} s and was predicted to take "
-        f"{row['plan']['total_s']:.1f} s. "
+        f"{row['measured']['gflops']:.0f} GFLOPS. This rate is {row['rate_over_in_memory']:.0%} of the engine's rate "
+        f"for a product of {row['in_memory_n']:,}³ in memory in the same run. The process used at most {beyond:,.0f} "
+        f"MiB more memory than an idle interpreter. The product took {row['measured']['seconds']:.1f} s and was "
+        f"predicted to take {row['plan']['total_s']:.1f} s. "
         f"Record: {linked(name)}, made by `{command(row['environment'])}`."
     )
 
@@ -126,8 +126,8 @@ def limits(name: str) -> str:
         cells.append(row)
     formats = list(dict.fromkeys(case["format"] for case in cases))
     return (
-        f"{table(cells)}\n\nEach figure is the largest of {len({tuple(case['shape']) for case in cases})} shapes in "
-        f"{len(formats)} file formats ({', '.join(formats)}). Operands and results were files. All rates were "
-        f"measured. "
+        f"{table(cells)}\n\nEach figure is the most memory that a product took, among "
+        f"{len({tuple(case['shape']) for case in cases})} shapes in {len(formats)} file formats "
+        f"({', '.join(formats)}). Operands and results were files. All rates were measured. "
         f"Record: {linked(name)}, made by `python benchmarks/memory_limits.py OUT.jsonl`."
     )

@@ -1,7 +1,7 @@
 """Records of how accurate products are, as plain data: JSON Lines that ``benchmarks/record_accuracy.py`` writes.
 
-The first line says where they were measured. Each further line is one product, or the grade of a path; a path is a way
-to compute a product.
+The first line of a file says where the products were measured. Each further line of a file is one product, or the grade
+of a path; a path is a way to compute a product.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ GRADED = 40
 
 @dataclass(frozen=True)
 class MeasuredAccuracy:
-    """One product of one path. Its errors are in units of the dtype's unit roundoff; an error that is not a number is
-    None.
+    """One product of one path. The errors of the product are in units of the dtype's unit roundoff; an error that is
+    not a number is None.
 
-    The errors are the largest of any element, relative to |A||B| (``componentwise``), to the norms of the element's row
-    and column, and to the norms of A and B; and the root mean square error relative to that of A·B. ``as_ieee`` says
-    whether infinities and NaN are where IEEE arithmetic has them. ``over_promise`` is the largest error over the bound
-    that the path promises, if it promises one. ``flagged`` of the ``parts`` of C were computed from the operands
-    themselves.
+    Three errors are the largest of any element: ``componentwise`` relative to |A||B|, ``by_lines`` relative to the
+    norms of the element's row and column, and ``normwise`` relative to the norms of A and B. ``rms`` is the root mean
+    square error divided by the root mean square of A·B. ``as_ieee`` says whether infinities and NaN are in the same
+    elements as in IEEE arithmetic. ``over_promise`` is the largest error divided by the bound that the path promises,
+    or None if it promises none. ``parts`` is the number of parts into which C is divided, and ``flagged`` the number of
+    parts that were computed from the original operands.
     """
 
     path: str
@@ -81,8 +82,10 @@ class MeasuredAccuracy:
 
 @dataclass(frozen=True)
 class AccuracyGrade:
-    """The grade of a path, from products of ``sizes``. ``over`` has for each of the bounds A, B and C the largest ratio
-    of an error to it."""
+    """The grade of a path, from products of ``sizes``.
+
+    ``over`` has for each of the bounds of the grades A, B and C the largest ratio of an error to that bound.
+    """
 
     path: str
     dtype: str
@@ -95,7 +98,8 @@ class AccuracyGrade:
 
 @dataclass(frozen=True)
 class AccuracyRecord:
-    """The contents of a file: the measured products, the grades, and where they were measured."""
+    """The contents of a file of accuracy records: measured products, grades, and the environment of the
+    measurements."""
 
     products: tuple[MeasuredAccuracy, ...]
     grades: tuple[AccuracyGrade, ...]

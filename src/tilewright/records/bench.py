@@ -1,5 +1,5 @@
-"""Bench records as plain data: one JSON object in each line. Any machine can read them, and a file never ends in half a
-record.
+"""Bench records as plain data: one JSON object in each line. Any machine can read the records, and a file never ends in
+the middle of a record.
 
 A record says what was run (kernel, shape, dtype, threads, parameters), what the result was (verdict, error, raw
 samples), and where it was run (environment). Medians, ratios, charts and the comparison of two files are all computed
@@ -55,11 +55,11 @@ VERDICTS = {
 class BenchRecord:
     """One cell of a benchmark: one kernel, one shape, one dtype, and one number of threads.
 
-    Times are in seconds and rates in GFLOPS. For every algorithm 2·m·n·k operations are counted. ``ratio`` is the
-    reference's median time over the kernel's; if it is above 1, the kernel is faster. ``about`` has what the kernel
-    declares (``idea``, ``parent``, ``row``, ``order``), so that a report can be made where the kernel is not installed.
-    ``rms_error`` is ‖C − A·B‖ over ‖A·B‖ (Frobenius norms of a sample of C). Unlike a largest error, it does not grow
-    with the size of the sample.
+    Times are in seconds and rates in GFLOPS. The rates count 2·m·n·k operations for every algorithm. ``ratio`` is the
+    reference's median time divided by the kernel's; if the ratio is above 1, the kernel is faster. ``about`` has what
+    the kernel declares (``idea``, ``parent``, ``row``, ``order``), so that a report can be made where the kernel is not
+    installed. ``rms_error`` is ‖C − A·B‖ divided by ‖A·B‖ (Frobenius norms over a sample of the elements of C). Unlike
+    a largest error, ``rms_error`` does not grow with the size of the sample.
     """
 
     kernel: str
@@ -92,12 +92,12 @@ class BenchRecord:
 
     @property
     def flops(self) -> int:
-        """The operations of the classical product, 2·m·n·k, even for kernels that do fewer."""
+        """The number of operations of the classical product, 2·m·n·k, even for kernels that do fewer operations."""
         return 2 * self.m * self.n * self.k
 
     @property
     def cell(self) -> tuple[Any, ...]:
-        """What must be equal in two records that measure the same cell."""
+        """The values that are equal in two records if both measure the same cell."""
         params = json.dumps(self.params, sort_keys=True)
         return (
             self.kernel,
@@ -117,7 +117,8 @@ class BenchRecord:
         return str(self.n) if self.m == self.n == self.k else f"{self.m}x{self.n}x{self.k}"
 
     def with_rates(self) -> BenchRecord:
-        """The record with its median, GFLOPS, fraction of the peak and ratio, computed from its raw samples."""
+        """Return the record with its median time, GFLOPS, fraction of the peak and ratio, computed from its raw
+        samples."""
         if not self.samples_s:
             return self
         median = statistics.median(self.samples_s)
@@ -165,8 +166,10 @@ _ABOUT_RULES = {"order": nullable(NUMBER), **dict.fromkeys(("idea", "parent", "r
 
 
 def from_line(line: str, where: str = "record") -> BenchRecord:
-    """Read the record on one line. Raises RecordError, which names ``where`` the line is from, for a field that breaks
-    its rule."""
+    """Read the record on one line.
+
+    Raises RecordError for a field that breaks its rule; the error names ``where``, the origin of the line.
+    """
     data = parse_json(line, where, "record file")
     if not isinstance(data, dict) or data.get("kind") != "bench":
         kind = data.get("kind") if isinstance(data, dict) else type(data).__name__
@@ -217,10 +220,10 @@ def _parsed(data: bytes, path: Path) -> list[BenchRecord]:
 class Writer:
     """Writes records line by line to ``path``. At every moment the file on disk consists of whole lines.
 
-    Each line is on the disk before the next measurement starts, so an interrupted run keeps every finished cell. With
-    ``resume``, the file's earlier records are kept, and are in ``done``. If the last line is incomplete, which only a
-    crash can cause, it is removed. A file that is not a record file is refused and not changed. The path ``-`` means
-    standard output.
+    Each line is on the disk before the next measurement starts, so an interrupted run keeps the record of every
+    finished cell. With ``resume``, the file's earlier records are kept, and ``done`` contains them. If the file's last
+    line is incomplete, which only a crash can cause, it is removed. A file that is not a file of bench records is
+    refused and not changed. The path ``-`` means standard output.
 
     Raises RecordError if the file cannot be read or written.
     """
@@ -251,7 +254,7 @@ class Writer:
         return keep
 
     def write(self, record: BenchRecord) -> None:
-        """Append a record; it is on the disk when this returns."""
+        """Append a record; when the method returns, the record is on the disk."""
         # A lone surrogate, as in a path that is not UTF-8, becomes its JSON escape.
         line = (to_line(record) + "\n").encode("utf-8", "backslashreplace")
         end = os.fstat(self._file.fileno()).st_size

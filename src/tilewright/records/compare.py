@@ -2,17 +2,18 @@
 record.
 
 Machines are shared and noisy, and two files come from different runs. So a verdict (faster, slower, the same, or
-unclear) needs statistical proof. If both files have the same reference, times are first divided by those of the
-reference, which ran alternately with them: a slower machine slows down both. Intervals assume no distribution of the
-times, because four samples do not show one. They are order statistics of all quotients new/old (Hodges and Lehmann,
-Estimates of location based on rank tests, 1963), and their coverage follows from the exact distribution of Mann and
-Whitney's statistic. With few samples, two more conditions hold: the two sets must not overlap, and the ratio of their
-medians must exceed the spread of each set, which is its largest sample over its smallest.
+unclear) needs statistical proof. If both files have the same reference, a kernel's times are first divided by the times
+of the reference. The reference ran alternately with the kernel, so a slower machine slows down both. Intervals assume
+no distribution of the times, because four samples do not show a distribution. The intervals are order statistics of all
+quotients new/old (Hodges and Lehmann, Estimates of location based on rank tests, 1963), and their coverage follows from
+the exact distribution of Mann and Whitney's statistic. With few samples, FASTER and SLOWER have two more conditions:
+the two sets of times must not overlap, and the ratio of their medians must exceed the spread of each set, which is its
+largest sample over its smallest.
 
-On a busy machine, other programs can slow down a library on several threads so much that R, the reference's time over
-the kernel's, says nothing about the kernel. Two signs of this make a verdict UNCLEAR. One is that more threads took
-longer than fewer (``starved``, which the bench writes into the record). The other is that samples scatter so widely
-that their median means nothing.
+On a busy machine, other programs can slow down a library on several threads so much that R, the reference's time
+divided by the kernel's, says nothing about the kernel. Two signs of a busy machine make a verdict UNCLEAR. One sign is
+that a library took longer on more threads than on fewer (``starved``, which the bench writes into the record). The
+other sign of a busy machine is that samples scatter so widely that their median means nothing.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ CONFIDENCE = 0.99
 def ratio_interval(
     before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
 ) -> tuple[float, float, float]:
-    """The interval (low, high, coverage) of the factor by which ``after`` exceeds ``before``; both contain positive
-    numbers.
+    """Return the interval (low, high, coverage) of the factor by which ``after`` exceeds ``before``; both contain
+    positive numbers.
 
-    It is exact for independent samples of any distribution, if the two distributions differ only by a factor. The
-    coverage is at least ``confidence``. If there are too few samples for that, the interval is the widest possible,
-    from the smallest to the largest quotient, and its coverage is smaller.
+    The interval is exact for independent samples of any distribution, if the two distributions differ only by a factor.
+    The coverage of the interval is at least ``confidence``. If there are too few samples for this coverage, the
+    interval is the widest possible, from the smallest to the largest quotient, and its coverage is smaller.
 
     >>> low, high, coverage = ratio_interval([1.0, 1.1, 1.2, 1.3], [2.0, 2.2, 2.4, 2.6])
     >>> round(low, 2), round(high, 2), round(coverage, 3)
@@ -89,8 +90,8 @@ Cell = tuple[Any, ...]
 
 #: Changes within this fraction count as no change.
 THRESHOLD = 0.03
-#: With fewer samples on either side there is no verdict: noise alone separates two samples from two others in one case of
-#: three.
+#: With fewer samples on either side there is no verdict: noise alone separates two samples from two others in one case
+#: of three.
 MIN_SAMPLES = 3
 #: With fewer samples on either side, the difference must also exceed the spread of each side.
 FEW_SAMPLES = 8
@@ -104,7 +105,10 @@ _DRIFT = 0.05
 
 
 class Status(StrEnum):
-    """The result of comparing a cell. ``WRONG`` and ``LOST`` count as regressions, as ``SLOWER`` does."""
+    """The result of comparing the old and the new record of a cell.
+
+    ``WRONG`` and ``LOST`` count as regressions, as ``SLOWER`` does.
+    """
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -119,12 +123,12 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class ComparedCell:
-    """One compared cell. ``ratio`` is the new time over the old one, so above 1 means slower; ``low`` and ``high`` are
-    its interval.
+    """One compared cell. ``ratio`` is the new time divided by the old time, so a ratio above 1 means slower; ``low``
+    and ``high`` are its interval.
 
     ``basis`` says how the times were measured: "reference" (in units of the reference's time) or "time" (in seconds).
-    ``drift`` is the reference's own new time over its old one. All of them are None, or "", if one of the two times is
-    missing.
+    ``drift`` is the reference's new time divided by its old time. If the old or the new time is missing, ``basis`` is
+    "" and all these numbers are None.
     """
 
     status: Status
@@ -147,7 +151,7 @@ class ComparedCell:
 
     @property
     def change_percent(self) -> float | None:
-        """How much longer the new time is, in percent: −20 means a fifth less time."""
+        """The change of the time in percent of the old time: −20 means that the new time is a fifth shorter."""
         return None if self.ratio is None else 100 * (self.ratio - 1)
 
     @property
@@ -158,24 +162,28 @@ class ComparedCell:
         return 100 * (self.low - 1), 100 * (self.high - 1)
 
     def slower_than(self, threshold: float) -> bool:
-        """Whether the cell is proved to be slower, with a ratio that exceeds 1 by more than ``threshold``."""
+        """Return whether the cell is proved to be slower, with a ratio that exceeds 1 by more than ``threshold``."""
         return self.status is Status.SLOWER and self.ratio is not None and self.ratio > 1 + threshold
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All compared cells in the order of the old records, then the cells that only the new records have; and notes for
-    the reader."""
+    """The result of comparing two sets of records.
+
+    ``rows`` has the cells in the order of the old records, and then the cells that only the new records have; ``notes``
+    are for the reader.
+    """
 
     rows: tuple[ComparedCell, ...]
     notes: tuple[str, ...]
     threshold: float
 
     def slower(self, threshold: float | None = None) -> list[ComparedCell]:
-        """The regressions: wrong or lost cells, and cells that are slower by more than ``threshold`` (a fraction).
+        """Return the regressions: cells that are wrong or lost, and cells that are slower by more than ``threshold`` (a
+        fraction).
 
-        Raises UsageError for a threshold below that of the comparison, because the comparison did not look for such
-        small changes.
+        Raises UsageError for a threshold below that of the comparison, because the comparison did not look for changes
+        below its own threshold.
         """
         limit = self.threshold if threshold is None else _checked(threshold)
         if limit < self.threshold:
@@ -185,8 +193,8 @@ class Comparison:
         return [row for row in self.rows if row.status in failed or row.slower_than(limit)]
 
     def as_dict(self) -> dict[str, Any]:
-        """Cells, notes and threshold as plain JSON values. A cell is identified by its kernel, shape, dtype and
-        threads."""
+        """Return the cells, notes and threshold of the comparison as plain JSON values. A cell is identified by its
+        kernel, shape, dtype and threads."""
         return {
             "threshold": self.threshold,
             "notes": list(self.notes),
@@ -205,15 +213,17 @@ class Comparison:
 
 
 def compare(old: Sequence[BenchRecord], new: Sequence[BenchRecord], *, threshold: float = THRESHOLD) -> Comparison:
-    """Compare two sets of records; returns every cell with a verdict. A change within ``threshold`` (a fraction) counts
-    as no change.
+    """Compare two sets of bench records, and return every cell with a verdict. A change within ``threshold`` (a
+    fraction) counts as no change.
 
     FASTER and SLOWER need at least three samples on each side, an interval that excludes "no change", and a change
-    beyond the threshold. With few samples, the two sets must also not overlap, and the ratio of their medians must
-    exceed the spread of each set. SAME needs an interval within the threshold. Everything else is UNCLEAR.
+    beyond the threshold. With few samples, FASTER and SLOWER also need two sets of times that do not overlap, and a
+    ratio of their medians that exceeds the spread of each set. SAME needs an interval that lies within the threshold.
+    Everything else is UNCLEAR.
 
-    Raises RecordError if the two sets are not comparable: they have no common cell, or another processor, GPU, number
-    of usable cores, kind of operands, or version of the reference. Raises UsageError for a threshold outside [0, 1).
+    Raises RecordError if the two sets are not comparable: they have no common cell, or they differ in the processor,
+    GPU, number of usable cores, kind of operands, or version of the reference. Raises UsageError for a threshold
+    outside [0, 1).
 
     >>> def cell(*samples):
     ...     return [BenchRecord("cpu/naive", "cpu", 64, 64, 64, "float32", "ok", samples_s=list(samples))]
@@ -272,7 +282,7 @@ def _timed_row(old: BenchRecord, new: BenchRecord, threshold: float) -> Compared
 
 
 def judge(before: Sequence[float], after: Sequence[float], threshold: float) -> tuple[Status, str]:
-    """The verdict on two sets of positive times, and if it is UNCLEAR the reason."""
+    """Return the verdict on two sets of positive times, and the reason if the verdict is UNCLEAR."""
     count = min(len(before), len(after))
     if count < MIN_SAMPLES:
         return Status.UNCLEAR, f"{count} of at least {MIN_SAMPLES} samples needed"
@@ -314,7 +324,7 @@ def _normalised(record: BenchRecord) -> list[float]:
 
 
 def is_time(value: object) -> bool:
-    """Whether a sample can be the time of a product."""
+    """Return whether a sample can be the time of a product."""
     return isinstance(value, int | float) and 0 < value < math.inf
 
 
@@ -411,20 +421,20 @@ def _row_notes(rows: Sequence[ComparedCell]) -> list[str]:
 
 # ---- a kernel and its reference --------------------------------------------------------------------------------------
 
-#: Threads are starved if they take STARVED times as long as fewer threads do, and WAKE_S seconds longer for each thread.
-#: On quiet machines, libraries were up to 1.21 times as slow on two threads (products that memory limits), and up to 200
-#: µs slower than that (small products that are divided into many jobs).
+#: Threads are starved if they take STARVED times as long as fewer threads do, and WAKE_S seconds longer for each
+#: thread. On quiet machines, libraries were up to 1.21 times as slow on two threads (products that memory limits), and
+#: up to 200 µs slower than that (small products that are divided into many jobs).
 STARVED, WAKE_S = 1.25, 125e-6
-#: If the quartiles of a few samples differ by this factor, their median is doubtful. So is R, if an error of this factor
-#: could change its verdict.
+#: If the quartiles of a few samples differ by this factor, their median is doubtful. So is R, if an error of this
+#: factor could change its verdict.
 WIDE = 2.0
 
 
 def against_reference(record: BenchRecord) -> tuple[Status, float | None, str]:
-    """Compare a record's times with those of its reference. Returns the verdict, the kernel's time over the reference's
-    (1/R), and the doubt.
+    """Compare a record's times with those of its reference. Returns the verdict, the kernel's time divided by the
+    reference's (1/R), and the doubt, a text that says why the verdict is UNCLEAR.
 
-    The time is None if either has no samples; the doubt is empty unless the verdict is UNCLEAR.
+    The time is None if the kernel or its reference has no samples; the doubt is empty unless the verdict is UNCLEAR.
 
     >>> def record(*samples):
     ...     return BenchRecord("cpu/ikj", "cpu", 64, 64, 64, "float32", "ok", samples_s=list(samples),
@@ -446,15 +456,15 @@ def against_reference(record: BenchRecord) -> tuple[Status, float | None, str]:
 
 
 def is_unclear(record: BenchRecord) -> bool:
-    """Whether the samples do not show if the kernel or its reference is faster."""
+    """Return True if a record's samples do not show whether the kernel or its reference is faster."""
     return against_reference(record)[0] is Status.UNCLEAR
 
 
 def busy(record: BenchRecord) -> str:
-    """The sign in a record's samples that the machine was busy, so that its R means nothing; empty if there is no such
-    sign.
+    """Return the sign in a record's samples that the machine was busy, or an empty text; if it was busy, the record's R
+    means nothing.
 
-    Scattered samples do not count as such a sign if R is much further from 1 than they scatter.
+    Scattered samples are not a sign of a busy machine if R is much further from 1 than the samples scatter.
 
     >>> def record(*samples):
     ...     return BenchRecord("cpu/ikj", "cpu", 64, 64, 64, "float32", "ok", samples_s=list(samples),
@@ -480,9 +490,10 @@ def busy(record: BenchRecord) -> str:
 
 
 def starved(name: str, threads: int, samples: Sequence[float], on_fewer: Mapping[int, Sequence[float]]) -> str:
-    """Whether ``samples`` of a product on ``threads`` threads are proved to be slower than those ``on_fewer`` threads,
-    by more than waking threads can cost. Returns a sentence that says so, otherwise an empty text. The machine must
-    have a core for each of the threads.
+    """Return a sentence if a product is proved to take longer on ``threads`` threads than on fewer, else an empty text.
+    ``samples`` are times on ``threads`` threads and ``on_fewer`` those on fewer threads. The difference between these
+    times must be larger than the time that waking threads can cost. The comparison is valid only if the machine has a
+    core for each of the ``threads`` threads.
 
     >>> starved("ref/openblas", 2, [0.02, 0.03, 0.02, 0.02], {1: [1e-3, 1.1e-3, 1e-3, 1e-3]})
     'ref/openblas took 20 times as long on 2 threads as on 1'
@@ -498,7 +509,7 @@ def starved(name: str, threads: int, samples: Sequence[float], on_fewer: Mapping
 
 
 def _quarters(samples: Sequence[float]) -> float:
-    """The upper quartile over the lower one. Unlike the largest sample over the smallest, it does not grow with the number
-    of samples, and one of four may be of any size."""
+    """The upper quartile over the lower one. Unlike the largest sample over the smallest, it does not grow with the
+    number of samples, and one of four may be of any size."""
     ordered, count = sorted(samples), len(samples)
     return ordered[math.ceil(0.75 * count) - 1] / ordered[math.ceil(0.25 * count) - 1]

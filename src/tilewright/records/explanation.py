@@ -1,7 +1,6 @@
-"""The record of ``explain`` for a kernel, as plain data: one JSON object, which any machine can read.
-
-Counts come from the microscope (or from formulas, where the record says so) and need no GPU. ``measured`` holds the
-counters of a real GPU, if the kernel was also measured. Terminal and page show only what is in this record.
+"""The record that ``explain`` makes of a kernel, as plain data: one JSON object, which any machine can read. Counts
+come from the microscope (or from formulas, where the record says so) and need no GPU. ``measured`` holds the counters
+of a real GPU, if the kernel was also measured. The terminal's output and the page show only what is in this record.
 """
 
 from __future__ import annotations
@@ -49,13 +48,14 @@ class Access:
     """The accesses of one source line to one memory space with one width, for all warps of the launch together.
 
     ``space`` is global, shared or local. ``kind`` is ld, st, atom, red, cp.async, ldmatrix or stmatrix. ``nbytes`` is
-    the bytes that one lane moves. A request is one instruction of one warp. Global and local memory move ``sectors`` of
-    32 bytes. Shared memory takes ``wavefronts``, of which ``conflicts`` are due to bank conflicts. ``least`` is what
-    the accesses would cost at best: the sectors that the distinct bytes of each request would fill, or the wavefronts
-    without conflicts.
+    the number of bytes that one lane moves. A request is one instruction of one warp. ``sectors`` is the number of
+    32-byte sectors that accesses to global or local memory move. ``wavefronts`` is the number of wavefronts that
+    accesses to shared memory take, of which ``conflicts`` are due to bank conflicts. ``least`` is the lowest possible
+    cost of the accesses: the sectors that the distinct bytes of each request would fill, or the wavefronts without
+    conflicts.
 
-    ``lanes`` is an example, the most expensive request. It has the byte address that each of the 32 lanes accesses,
-    minus ``origin``, a multiple of 128; None for a lane that does not take part.
+    ``lanes`` shows the most expensive request as an example. ``lanes`` has, for each of the 32 lanes, the byte address
+    that the lane accesses minus ``origin``, a multiple of 128. The entry of a lane that does not take part is None.
     """
 
     line: int
@@ -81,7 +81,7 @@ class Access:
 
     @property
     def cost(self) -> int:
-        """The cost: wavefronts in shared memory, sectors elsewhere."""
+        """The cost of the accesses: the number of wavefronts in shared memory, or of sectors in other memory."""
         return self.wavefronts if self.space == "shared" else self.sectors
 
     @property
@@ -92,8 +92,11 @@ class Access:
 
 @dataclass(frozen=True)
 class Formula:
-    """A count by a formula of one of the sources, beside the microscope's count. ``row`` cites docs/sources.md, for
-    example "S0.3". ``value`` is None if the formula does not apply to this kernel."""
+    """A count from a formula of one of the sources, together with the microscope's count of the same.
+
+    ``row`` names the formula's row in docs/sources.md, for example "S0.3". ``value`` is None if the formula does not
+    apply to this kernel.
+    """
 
     row: str
     what: str
@@ -104,7 +107,7 @@ class Formula:
 
 @dataclass(frozen=True)
 class Bound:
-    """The least time that one resource allows: ``amount`` of ``unit``, at ``rate`` a second."""
+    """The least time that one resource allows: the time of ``amount`` units of ``unit``, at ``rate`` units a second."""
 
     name: str
     amount: float
@@ -113,7 +116,7 @@ class Bound:
 
     @property
     def seconds(self) -> float:
-        """The least time that the resource needs."""
+        """The least time that the resource needs, in seconds."""
         return self.amount / self.rate
 
 
@@ -129,11 +132,11 @@ class TimePart:
 
 @dataclass(frozen=True)
 class Advice:
-    """A change that would make a line cheaper, or for line 0 the whole kernel. ``unit`` is what becomes fewer, such as
-    wavefronts; ``before`` and ``after`` are their numbers.
+    """A change that would make a line cheaper, or for line 0 the whole kernel. ``unit`` names what the change reduces,
+    such as wavefronts; ``before`` and ``after`` are the numbers of these units.
 
-    ``seconds`` are the times before and after by the model of the GPU, or None if it predicts none. ``tried`` says what
-    a run of the changed source showed; empty if there was no such run.
+    ``seconds`` are the times before and after the change by the model of the GPU, or None if the model predicts no
+    times. ``tried`` says what a run of the changed source showed; it is empty if the changed source was not run.
     """
 
     line: int
@@ -148,12 +151,12 @@ class Advice:
 
     @property
     def with_costs(self) -> str:
-        """The advice with the cost before and after, as text."""
+        """The advice as text, with the cost before and after the change."""
         mark = "" if self.exact else f"{APPROXIMATELY} "
         return f"{self.text}: {self.unit} {mark}{self.before:,} → {self.after:,}" if self.unit else self.text
 
     def sentence(self, time: Callable[[float], str]) -> str:
-        """The whole advice in one line; ``time`` converts seconds to text.
+        """Return the whole advice as one line of text; ``time`` converts seconds to text.
 
         >>> Advice(7, "pad the row", "wavefronts", 1024, 32, seconds=(4e-5, 3e-5)).sentence("{:.0e} s".format)
         'pad the row: wavefronts 1,024 → 32, least time 4e-05 s → 3e-05 s by the model'
@@ -170,7 +173,10 @@ class Advice:
 
 @dataclass(frozen=True)
 class Defect:
-    """A defect that the microscope found. ``block`` and ``thread`` are the first ones in which it occurred."""
+    """A defect that the microscope found.
+
+    ``block`` and ``thread`` are the first block and thread in which the defect occurred.
+    """
 
     kind: str
     line: int
@@ -193,23 +199,24 @@ class Explanation:
 
     The dicts have these keys:
 
-    - ``about``: idea, parent, row (of docs/sources.md), order in the ladder.
-    - ``gpu``: name, compute_capability, sms, clock_mhz, peak_gflops, bandwidth_gbs.
-    - ``launch``: grid, block, blocks, threads, shared_bytes.
-    - ``resources``: registers, local_bytes, shared_bytes (static), max_threads.
-    - ``occupancy``: blocks, warps, max_warps, fraction, limiting, limits (by resource); by_registers and by_shared are lists
-      of pairs (registers or bytes, resident warps).
-    - ``counters``: the hardware's name → count.
-    - ``run``: blocks_run, blocks_total, complete, exact, words (which blocks were counted), seconds.
-    - ``verified``: ok (None: not checked), reason, error_over_bound, of (what was compared), at (the size at which it is
-      wrong, if not this one).
-    - ``measured``: counters, by_line, environment, verified; None if the kernel was not measured on a GPU.
-    - ``included``: the text of each included file that has accesses or defects.
+    - ``about`` has the keys idea, parent, row (of docs/sources.md) and order (in the ladder).
+    - ``gpu`` has the keys name, compute_capability, sms, clock_mhz, peak_gflops and bandwidth_gbs.
+    - ``launch`` has the keys grid, block, blocks, threads and shared_bytes.
+    - ``resources`` has the keys registers, local_bytes, shared_bytes (static) and max_threads.
+    - ``occupancy`` has the keys blocks, warps, max_warps, fraction, limiting and limits (by resource). ``occupancy``
+      also has by_registers and by_shared, which are lists of pairs: registers or bytes, and resident warps.
+    - ``counters`` has a count for each counter, under the hardware's name of the counter.
+    - ``run`` has the keys blocks_run, blocks_total, complete, exact, words (which blocks were counted) and seconds.
+    - ``verified`` has the keys ok (None if the result was not checked), reason, error_over_bound, of (what was
+      compared), and at (the size at which the result is wrong, if it is not the size of this explanation).
+    - ``measured`` has the keys counters, by_line, environment and verified; it is None if the kernel was not measured
+      on a GPU.
+    - ``included`` has the text of each included file in which there are accesses or defects.
 
     ``printed`` is what the kernel's threads printed. ``approximate`` lists the ``counters`` that are not exact.
-    ``pipeline`` is what one block did at its mbarriers; None if the kernel has none. ``predicted`` has the parts of the
-    predicted time of a pipelined kernel. It is empty for other kernels, and if the rates of the GPU were not measured.
-    ``advice`` has the changes that would make lines cheaper.
+    ``pipeline`` is what one block did at its mbarriers; it is None if the kernel has no mbarriers. ``predicted`` has
+    the parts of the predicted time of a pipelined kernel. ``predicted`` is empty for other kernels, and if the rates of
+    the GPU were not measured. ``advice`` has the changes that would make lines cheaper.
     """
 
     kernel: str
@@ -246,39 +253,44 @@ class Explanation:
 
     @property
     def is_product(self) -> bool:
-        """Whether the kernel multiplies matrices. For any other kernel m, n and k are 0."""
+        """Whether the kernel multiplies matrices. For a kernel that does not multiply matrices, m, n and k are 0."""
         return self.m > 0
 
     @property
     def name(self) -> str:
-        """The kernel's name; with the file, such as ``scale.cu::scale``, if it is not a product. For a product in one of two
-        files of the same name, the file with its folder."""
+        """The name that identifies the kernel on a page.
+
+        The name of a product is the kernel's name, or the file with its folder if two files have the same name. The
+        name of any other kernel has the file and the kernel's name, such as ``scale.cu::scale``.
+        """
         if not self.is_product:
             return f"{self.file}::{self.kernel}"
         return self.file if "/" in self.file else self.kernel
 
     @property
     def shape(self) -> str:
-        """``1000`` for a square product, ``6x2000x4`` (m × n × k) for another; the launch of a kernel that is not a product,
-        such as ``8 blocks of 256 threads``."""
+        """The shape as text, such as ``1000`` for a square product and ``6x2000x4`` (m × n × k) for another. For a
+        kernel that is not a product, the text describes the launch, such as ``8 blocks of 256 threads``.
+        """
         if not self.is_product:
             return f"{self.launch.get('blocks')} blocks of {self.launch.get('threads')} threads"
         return str(self.n) if self.m == self.n == self.k else f"{self.m}x{self.n}x{self.k}"
 
     @property
     def flops(self) -> int:
-        """The operations of the product: 2·m·n·k, for every algorithm."""
+        """The number of operations of the product, which is 2·m·n·k for every algorithm."""
         return 2 * self.m * self.n * self.k
 
     @property
     def bound(self) -> Bound | None:
-        """The bound that limits the kernel: that of the resource that needs the most time; None if the GPU's rates are
-        not known."""
+        """The bound of the resource that needs the most time, which limits the kernel; None if the GPU's rates are not
+        known."""
         return max(self.bounds, key=lambda bound: bound.seconds, default=None)
 
     @property
     def predicted_seconds(self) -> float | None:
-        """The time that the launch is predicted to take; None if no time is predicted, or if it means nothing."""
+        """The time that the launch is predicted to take; None if no time is predicted, or if the prediction means
+        nothing (see ``reason_without_rate``)."""
         known = self.predicted and not self.reason_without_rate
         return sum(part.seconds for part in self.predicted) if known else None
 
@@ -319,35 +331,37 @@ class Explanation:
 
     @property
     def gflops(self) -> float | None:
-        """The rate in GFLOPS that the bound allows; None if it is not known or not meaningful (see
+        """The rate in GFLOPS that the bound allows; None if the rate is not known or not meaningful (see
         ``reason_without_rate``)."""
         bound = None if self.reason_without_rate else self.bound
         return self.flops / bound.seconds / 1e9 if bound and bound.seconds else None
 
     def at(self, line: int) -> list[Access]:
-        """The accesses of a line of the kernel's own file."""
+        """Return the accesses of a line of the kernel's own file."""
         return [access for access in self.accesses if access.line == line and not access.file]
 
     @property
     def advised(self) -> list[tuple[str, int, str]]:
-        """File, line and text of the advice for each line, with the costs."""
+        """The file, the line and the text with costs of each advice that applies to a line."""
         return [(each.file, each.line, each.with_costs) for each in self.advice if each.line]
 
     def as_dict(self) -> dict[str, Any]:
-        """The explanation as the object that is written to a file."""
+        """Return the explanation as the JSON object that is written to a file."""
         return asdict(self)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 _NESTED = {"accesses": Access, "formulas": Formula, "bounds": Bound, "defects": Defect}
-#: Those that files of earlier versions do not have.
+#: Lists of objects that files of earlier versions do not have.
 _LATER = {"predicted": TimePart, "advice": Advice}
 
 
 def from_dict(data: Any, where: str) -> Explanation:
-    """Make an explanation from its parsed JSON; ``where`` names the file. Raises RecordError if the data are no
-    explanation."""
+    """Make an explanation from its parsed JSON; ``where`` names the file.
+
+    Raises RecordError if the JSON data are no explanation.
+    """
     if not isinstance(data, dict) or data.get("kind") != KIND:
         actual = data.get("kind") if isinstance(data, dict) else data
         raise RecordError(f"{where}: kind must be {KIND!r}, got {value_excerpt(actual)}")
@@ -388,7 +402,7 @@ def read_explanations(path: str | Path) -> list[Explanation]:
 
 
 def holds_explanations(path: str | Path) -> bool:
-    """Whether a file holds explanations and not bench records; false if it cannot be read."""
+    """Return whether a file holds explanations and not bench records; False if the file cannot be read."""
     try:
         data = parse_json(read_text(path, "an explanation"), str(path), "explanation")
     except RecordError:
@@ -398,8 +412,8 @@ def holds_explanations(path: str | Path) -> bool:
 
 
 def to_json(explanations: Iterable[Explanation]) -> str:
-    """Convert explanations to JSON: one becomes an object, several become a list. Raises ValueError for infinities,
-    which JSON does not have."""
+    """Convert explanations to JSON: one explanation becomes an object, several become a list. Raises ValueError for
+    infinities, which JSON does not have."""
     items = [explanation.as_dict() for explanation in explanations]
     return dumped(items[0] if len(items) == 1 else items, indent=1) + "\n"
 

@@ -1,8 +1,8 @@
 """Reads JSON files of any origin. Each field is checked by its rule; an error is one line that names file, line and
 field.
 
-Files may come from another machine or another version, or be written by hand. Data that pass their rules need no other
-check: numbers are finite and not too large for computations, and nothing is nested deeply.
+Files may come from another machine or another version, or be written by hand. JSON data whose fields obey their rules
+need no other check: numbers are finite and not too large for computations, and nothing is nested deeply.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .legible import json_escaped
 
 #: The largest whole number that is accepted; no real count reaches it.
 LARGEST_COUNT = 2**63 - 1
-#: Times in seconds, and some other numbers, must be 0 or lie between these two, so that a program can divide by them and
-#: draw them on logarithmic axes.
+#: Times in seconds, and some other numbers, must be 0 or lie between these two, so that a program can divide by them
+#: and draw them on logarithmic axes.
 LEAST_S, MOST_S = 1e-12, 1e12
 LEAST, MOST = 1e-100, 1e100
 #: The most levels of nested objects and lists, in fields that may have such.
@@ -29,16 +29,19 @@ Record = TypeVar("Record")
 
 
 class Rule(NamedTuple):
-    """``words`` says what a field must be; messages put it after "must be". ``holds(value)`` says whether a value
-    satisfies the rule."""
+    """``words`` says what a field must be; error messages put these words after "must be". ``holds(value)`` says
+    whether a value satisfies the rule."""
 
     words: str
     holds: Callable[[Any], bool]
 
 
 def parse_json(text: str | bytes, where: str, what: str) -> Any:
-    """Parse the JSON ``text``. For any other text, raises RecordError, which names ``where`` it is from and ``what`` it
-    should be."""
+    """Parse the JSON ``text``.
+
+    Raises RecordError for any other text; the error names ``where``, the origin of the text, and ``what`` the text
+    should be.
+    """
     try:
         return json.loads(text.decode("utf-8") if isinstance(text, bytes) else text)
     except (ValueError, RecursionError) as error:
@@ -63,14 +66,17 @@ def dumped(data: Any, *, indent: int | None = None) -> str:
 
 
 def check_fields(data: Mapping[str, Any], rules: Mapping[str, Rule], where: str, part: str = "") -> None:
-    """Raise RecordError for the first field of ``data`` that breaks its rule. A field that is absent breaks no rule."""
+    """Raise RecordError for the first field of ``data`` that breaks its rule.
+
+    A field that ``data`` does not contain breaks no rule.
+    """
     for name, (words, holds) in rules.items():
         if name in data and not holds(data[name]):
             raise RecordError(f"{where}: {part}{name} must be {words}, got {value_excerpt(data[name])}")
 
 
 def holds_kind(path: str | Path, kind: str) -> bool:
-    """Whether the first line of a file is an object of this kind; false if the file cannot be read."""
+    """Return whether the first line of a file is a JSON object of the given kind; False if the file cannot be read."""
     try:
         with Path(path).open("rb") as file:
             data = parse_json(file.readline(), str(path), kind)
@@ -80,16 +86,19 @@ def holds_kind(path: str | Path, kind: str) -> bool:
 
 
 def check_kind(data: Mapping[str, Any], kind: str, schema: int, where: str) -> None:
-    """Raise RecordError for an object of another kind or schema."""
+    """Raise RecordError if an object has another kind or schema than the given one."""
     if data.get("kind") != kind or data.get("schema") != schema:
         actual = f"{value_excerpt(data.get('kind'))} of schema {value_excerpt(data.get('schema'))}"
         raise RecordError(f"{where}: kind must be {kind!r} of schema {schema}, got {actual}")
 
 
 def from_fields(record: Callable[..., Record], data: Mapping[str, Any], where: str, **given: Any) -> Record:
-    """Make an object of the dataclass ``record``. Its fields have the values ``given``, and otherwise those in
-    ``data``. Other entries of ``data``, such as those of a later version, are ignored. Raises RecordError if a field is
-    missing."""
+    """Make an object of the dataclass ``record``.
+
+    Fields in ``given`` have the values that ``given`` states, and all other fields have the values in ``data``. Other
+    entries of ``data``, such as those of a later version, are ignored. Raises RecordError if a field of ``record`` is
+    missing.
+    """
     known = {field.name for field in fields(record)} - given.keys()  # type: ignore[arg-type]  # a dataclass
     try:
         return record(**given, **{name: value for name, value in data.items() if name in known})
@@ -98,7 +107,7 @@ def from_fields(record: Callable[..., Record], data: Mapping[str, Any], where: s
 
 
 def value_excerpt(value: Any) -> str:
-    """The first 80 characters of a value, as text.
+    """Return the first 80 characters of a value, as text.
 
     >>> value_excerpt("x" * 1000)[:5]
     "'xxxx"
@@ -115,27 +124,27 @@ def value_excerpt(value: Any) -> str:
 
 
 def is_count(value: Any) -> bool:
-    """Whether a value is a whole number from 0 to ``LARGEST_COUNT``."""
+    """Return whether a value is a whole number from 0 to ``LARGEST_COUNT``."""
     return type(value) is int and 0 <= value <= LARGEST_COUNT
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number that is neither too large nor too small for computations."""
+    """Return whether a value is a finite number that is neither too large nor too small for computations."""
     return isinstance(value, int | float) and not isinstance(value, bool) and (LEAST <= abs(value) <= MOST or not value)
 
 
 def is_seconds(value: Any) -> bool:
-    """Whether a value is a time in seconds that a clock can measure, or 0."""
+    """Return whether a value is a time in seconds that a clock can measure, or 0."""
     return is_number(value) and (LEAST_S <= value <= MOST_S or not value)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is a text, a finite number, true, false or null."""
+    """Return whether a value is a text, a finite number, true, false or null."""
     return value is None or isinstance(value, str | bool) or is_finite(value)
 
 
 def is_finite(value: Any) -> bool:
-    """Whether a value is a number that a double can represent."""
+    """Return whether a value is a number that a double can represent."""
     try:
         return isinstance(value, int | float) and float(value) - float(value) == 0
     except OverflowError:
@@ -143,7 +152,7 @@ def is_finite(value: Any) -> bool:
 
 
 def is_tame(value: Any) -> bool:
-    """Whether a value has at most ``DEEPEST`` levels, with only plain values in them."""
+    """Return whether a value is nested at most ``DEEPEST`` levels deep and contains only plain values."""
     level = [value]
     for _ in range(DEEPEST):
         inside: list[Any] = []
@@ -159,12 +168,12 @@ def is_tame(value: Any) -> bool:
 
 
 def nullable(rule: Rule) -> Rule:
-    """Make a rule that accepts null and what ``rule`` accepts."""
+    """Make a rule that accepts null, and every value that ``rule`` accepts."""
     return Rule(f"{rule.words} or null", lambda value: value is None or rule.holds(value))
 
 
 def many(words: str, holds: Callable[[Any], bool], least: int = 0, most: int | None = None) -> Rule:
-    """Make the rule for a list of ``least`` to ``most`` items, for each of which ``holds`` is true."""
+    """Make the rule for a list of ``least`` to ``most`` items, whose items all satisfy ``holds``."""
 
     def all_hold(value: Any) -> bool:
         return (
@@ -175,7 +184,7 @@ def many(words: str, holds: Callable[[Any], bool], least: int = 0, most: int | N
 
 
 def mapping(words: str, holds: Callable[[Any], bool]) -> Rule:
-    """Make the rule for an object, for each of whose values ``holds`` is true."""
+    """Make the rule for an object whose values all satisfy ``holds``."""
     return Rule(words, lambda value: isinstance(value, dict) and all(map(holds, value.values())))
 
 

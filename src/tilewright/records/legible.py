@@ -3,7 +3,7 @@ errors.
 
 A terminal executes control characters: an ESC in the name of a file can move the cursor, overwrite lines that were
 printed before, or set the window's title. Characters for text direction make a text look different from what it is, and
-two separators end a line of JavaScript. All of these are shown as escapes.
+two Unicode separators end a line of JavaScript. All these characters are shown as escapes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def legible(text: str) -> str:
 
 
 def json_escaped(text: str) -> str:
-    r"""Replace the same characters in JSON by JSON's own escapes, so that it means the same and is safe to show.
+    r"""Replace control characters in JSON by JSON's own escapes, so that the JSON means the same and is safe to show.
 
     >>> print(json_escaped('["\x9b\u2028"]'))
     ["\u009b\u2028"]

@@ -1,9 +1,9 @@
 """The pipeline of an asynchronous kernel as plain data: timelines of warps and stages, phases of barriers, swizzled
 tiles.
 
-The microscope records it in a run of one block. Times are ticks and not seconds: an event is at the first tick at which
-the barriers allow it. A copy takes one tick. What a warp does between two waits also takes one tick, and a request for
-copies takes ``ASK`` ticks.
+The microscope records a pipeline in a run of one block. Times are ticks and not seconds: an event is at the first tick
+at which the barriers allow it. A copy takes one tick. The work of a warp between two waits takes one tick, and a
+request for copies takes ``ASK`` ticks.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from .json_data import COUNT, OBJECTS, POSITIVE, TEXT, TRUTH, Rule, check_fields
 ASK = 0.25
 #: The most that is recorded: ticks, rows of a timeline, spans of a row, barriers, events of a barrier, and tiles.
 TICKS, ROWS, SPANS, BARRIERS, EVENTS, TILES = 16, 24, 128, 2, 12, 4
-#: The rows of a tile that are shown, which are those of one pattern of a swizzle, and the 16-byte chunks that are shown of
-#: each row.
+#: The rows of a tile that are shown, which are those of one pattern of a swizzle, and the 16-byte chunks that are shown
+#: of each row.
 PATTERN_ROWS, PATTERN_CHUNKS = 8, 8
 
 
 @dataclass(frozen=True)
 class PipelineSpan:
-    """What happens in a row of the timeline from ``begin`` to ``end``; ``end`` is None for a wait that never ends.
+    """A piece of a row of the timeline, from ``begin`` to ``end``; ``end`` is None for a wait that never ends.
 
     ``kind`` is "wait", "ask" (for copies), "work" or "multiply" (with tensor cores) for warps, and "copy" (a copy under
-    way) or "full" for a stage. ``stage`` is the label of the stage; ``words`` describe it in full. ``by`` is the row
-    that ends a wait.
+    way) or "full" for a stage. ``stage`` is the label of the stage; ``words`` describe the piece in full. ``by`` is the
+    row whose event ends a wait.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class PipelineSpan:
 
 @dataclass(frozen=True)
 class PipelineRow:
-    """A row of the timeline: a stage, or warps that do the same at the same time."""
+    """A row of the timeline: a stage, or a group of warps that do the same work at the same time."""
 
     name: str
     kind: str  # "warps" or "stage"
@@ -53,10 +53,12 @@ class PipelineRow:
 
 @dataclass(frozen=True)
 class BarrierEvent:
-    """An event at a barrier, and the barrier's state after it: the arrivals and the bytes that its phase still lacks.
+    """An event at a barrier, and the barrier's state after it: the arrivals and the bytes that the barrier's phase
+    still lacks.
 
     ``what`` is "init", "wait" (the phase is not complete), "arrive", "expect" (an arrival that announces bytes),
-    "bytes", or "pass" (a wait that returned). ``amount`` is a count, a number of bytes, or for waits the parity.
+    "bytes", or "pass" (a wait that returned). ``amount`` is a count of arrivals or a number of bytes, or for waits the
+    parity.
     """
 
     what: str
@@ -81,11 +83,11 @@ class BarrierHistory:
 
 @dataclass(frozen=True)
 class SwizzledTile:
-    """Where a copy put the first rows of a box in shared memory, and which of these bytes a product read.
+    """The first rows of a tile in shared memory: where a copy wrote them, and which of their bytes a product read.
 
-    ``cells`` has for each row the position of each of its 16-byte chunks, in the block's shared memory. ``reads`` are
-    the positions of the chunks that ``wgmma`` read as one group of eight rows; it is empty if no product read them.
-    They should be chunk ``column`` of rows ``row`` to ``row + 7``.
+    ``cells`` has, for each row, the positions in the block's shared memory of the row's 16-byte chunks. ``reads`` are
+    the positions of the chunks that ``wgmma`` read as one group of eight rows; ``reads`` is empty if no product read
+    the tile. A correct product reads chunk ``column`` of rows ``row`` to ``row + 7``.
     """
 
     line: int
@@ -101,18 +103,18 @@ class SwizzledTile:
 
     @property
     def group(self) -> list[int]:
-        """The positions of the chunks that one group of eight rows should read."""
+        """The positions of the chunks that a correct product reads as one group of eight rows."""
         return [cells[self.column] for cells in self.cells[self.row : self.row + 8] if self.column < len(cells)]
 
     @property
     def contradicted(self) -> bool:
-        """Whether a product read other chunks than it should."""
+        """Whether a product read other chunks than those in ``group``."""
         return bool(self.reads) and self.reads != self.group
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What was recorded of one block. ``whole`` is false if there was more than the pipeline contains."""
+    """The recorded pipeline of one block. ``whole`` is False if more happened in the block than the record contains."""
 
     block: str
     ticks: float

@@ -1,6 +1,7 @@
 """Simulated products on clusters of growing size, as plain data: JSON Lines, with one number of workers in each line.
 
-No figure was measured on a cluster. A line says for which rates it was computed, and what follows from these rates.
+All figures were simulated, and none was measured on a cluster. Each line says which rates were assumed, and what
+follows from these rates.
 """
 
 from __future__ import annotations
@@ -45,19 +46,20 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """A product on ``workers`` workers, of which the plan uses ``used``. Each of these has a part of C: ``parts`` are
-    their numbers down and across C.
+    """A product on ``workers`` workers, of which the plan uses ``used``. Each used worker has a part of C; ``parts``
+    are the numbers of parts into which the rows and the columns of C are divided.
 
     ``rates`` has the rates of one worker: ``flops``, ``link_bytes`` a second in each direction, ``latency_s`` of each
-    load or store, and ``memory`` bytes for blocks. It also has rates of the whole cluster: ``storage_bytes`` a second
-    of shared storage if the operands are not at the workers, or ``storage_each_bytes`` if the rate of storage grows
-    with the number of workers; ``task_s`` and ``message_s`` of the scheduler; and ``start_s``. ``total_s`` was
-    simulated; ``predicted_s`` is the time that the plan's simpler model predicts. ``efficiency`` is the fraction of the
-    operations which all ``workers`` could do in ``total_s`` that the product needs. Bytes are those of all workers
-    together: bytes ``moved`` into and out of the memories where blocks are multiplied, the ``least`` that any order of
-    the tiles moves, and bytes ``received`` from storage or other workers. ``shares`` are the fractions of the used
-    workers' time for each of SPENT. In a series of weak scaling, the product grows with the number of workers;
-    ``grown_from`` is the shape with which the series begins.
+    load or store, and ``memory`` bytes for blocks. ``rates`` also has rates of the whole cluster: ``storage_bytes`` a
+    second of shared storage if the operands are not at the workers, or ``storage_each_bytes`` if the rate of storage
+    grows with the number of workers; ``task_s`` and ``message_s`` of the scheduler; and ``start_s``. ``total_s`` was
+    simulated; ``predicted_s`` is the time that the plan's simpler model predicts. ``efficiency`` is the number of
+    operations of the product, divided by the number that all ``workers`` could do in ``total_s``. The numbers of bytes
+    are sums over all workers. ``moved_bytes`` are moved into and out of the memories where blocks are multiplied,
+    ``least_bytes`` is the fewest that any order of the tiles moves, and ``received_bytes`` are received from storage or
+    other workers. ``shares`` has for each activity in SPENT the fraction of the used workers' time that it takes. In a
+    series of weak scaling, the product grows with the number of workers; ``grown_from`` is the shape with which the
+    series begins.
     """
 
     m: int
@@ -87,7 +89,7 @@ class ScalingPoint:
 
     @property
     def ideal_s(self) -> float:
-        """The seconds that the product would take if all workers computed all of the time."""
+        """The time in seconds that the product would take if all workers computed all of the time."""
         return 2.0 * self.m * self.n * self.k / self.workers / self.rates["flops"]
 
     @property
@@ -98,21 +100,24 @@ class ScalingPoint:
 
     @property
     def series(self) -> str:
-        """What the points of one line of a chart have in common, as text."""
+        """The series to which the point belongs, as text: the points of one line of a chart have the same series."""
         return shape_text(*(self.grown_from or (self.m, self.n, self.k)))
 
     @property
     def loss(self) -> str:
-        """The cause that takes most of the time in which workers do not compute. If the plan leaves workers unused, the
-        cause is storage, which would give each of more workers less."""
+        """The cause that takes most of the time in which workers do not compute.
+
+        If the plan leaves workers unused, the cause is storage, whose rate for each worker would be lower with more
+        workers.
+        """
         if self.used < self.workers and self.where == "storage":
             return "storage"
         return max(SPENT[1:], key=lambda what: self.shares[what])
 
     @property
     def binds(self) -> str:
-        """What limits the speed: "compute" if the efficiency is at least a half, otherwise the cause that takes most of
-        the remaining time."""
+        """The cause that limits the speed: "compute" if the efficiency is at least a half, otherwise the cause that
+        takes most of the remaining time."""
         return "compute" if self.efficiency >= 0.5 else self.loss
 
 
@@ -151,19 +156,19 @@ _RULES = {
 
 
 def write_scaling(path: str | Path, points: Iterable[ScalingPoint]) -> None:
-    """Write points to a new file. Raises OSError if it cannot be written."""
+    """Write simulated points to a new file. Raises OSError if the file cannot be written."""
     with Path(path).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         file.writelines(scaling_line(point) + "\n" for point in points)
 
 
 def scaling_line(point: ScalingPoint) -> str:
-    """Convert a point to a line of a file."""
+    """Convert a point to one line of JSON."""
     data = asdict(point)
     return dumped({"kind": data.pop("kind"), "schema": data.pop("schema")} | data)
 
 
 def read_scaling(path: str | Path) -> list[ScalingPoint]:
-    """Read every point of a file.
+    """Read every simulated point of a file.
 
     Raises RecordError, which names the line and the field, for a file that is missing, empty, damaged or of another
     kind, and for numbers that contradict each other.

@@ -1,5 +1,7 @@
-"""The source of a kernel, line by line, with the cost of each line and the defects there. All listings are made from
-it."""
+"""The source of a kernel, line by line, with the cost of each line and the defects there.
+
+All listings of source code are made from these rows.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ class SourceRow:
     """One source line: its sectors of global and local memory, its wavefronts of shared memory, its defects, and
     advice.
 
-    ``sectors_waste`` and ``wavefronts_waste`` are the cost over the least with which the same bytes can be accessed; 1
+    ``sectors_waste`` and ``wavefronts_waste`` are the cost divided by the lowest cost of accessing the same bytes; 1
     means that nothing is wasted.
     """
 
@@ -36,8 +38,8 @@ class SourceRow:
 
     @property
     def called(self) -> str:
-        """Where in a library's header the line's accesses are, as a line of a listing; empty if they are in the line
-        itself."""
+        """The place in a library's header of the accesses that the line causes, as a line of a listing; empty if the
+        accesses are in the line itself."""
         return f"(called from here: {self.inside})" if self.inside else ""
 
     @property
@@ -53,10 +55,12 @@ def source_rows(
     included: Mapping[str, str] | None = None,
     advice: Iterable[tuple[str, int, str]] = (),
 ) -> list[SourceRow]:
-    """Every line of ``source``, then every line of the ``included`` files, whose texts are given by name.
+    """Return a row for each line of ``source``, and then for each line of the ``included`` files, whose texts are given
+    by name.
 
     ``wrong`` and ``advice`` are triples: a file (empty for ``source``), a line, and a message for the line. The text of
-    an included file is empty if it could not be read. Then only its lines with accesses and messages are returned.
+    an included file is empty if it could not be read. For a file that could not be read, only the lines with accesses
+    and messages are returned.
     """
     messages, advised = _by_place(wrong), _by_place(advice)
     by_line: dict[tuple[str, int], list[Access]] = {}
@@ -96,7 +100,7 @@ def _cost(accesses: Sequence[Access]) -> tuple[int, float]:
 
 
 def excerpt(all_rows: Sequence[SourceRow]) -> list[SourceRow | None]:
-    """The rows that have something to show, and the rows near them; None marks a gap."""
+    """Return the rows that have something to show, and the rows near them; None marks a gap."""
     speaking = {(row.file, row.number) for row in all_rows if row.speaks}
     shown: list[SourceRow | None] = []
     file = ""
@@ -113,7 +117,7 @@ def excerpt(all_rows: Sequence[SourceRow]) -> list[SourceRow | None]:
 
 
 def margin(row: SourceRow) -> tuple[str, str, str, str]:
-    """The texts in front of a line: its sectors and wavefronts, each with its waste."""
+    """Return the texts in front of a source line: its sectors and wavefronts, each with its waste."""
 
     def cells(cost: int, waste: float, exact: bool) -> tuple[str, str]:
         amount = f"{cost:,}" if exact else f"{APPROXIMATELY} {cost:,}"

@@ -1,9 +1,9 @@
 """The steps of a streamed product and their times, as plain data: JSON Lines, a header and then one step (``Piece``) in
 each line.
 
-The header says what was multiplied, how it was divided, and what was predicted. Each further line is one step, such as
-a load or a multiplication, on one track of one place. A file may hold several timelines, one after another. Page, trace
-and figure are made from this file alone.
+The header says what was multiplied, how the product was divided into tiles, and what was predicted. Each further line
+is one step, such as a load or a multiplication, on one track of one place. A file may hold several timelines, one after
+another. The page, the trace and the figure of a product are made from this file alone.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ _BLOCK = re.compile(r"([ABC])\[(\d{1,9}), (\d{1,9})\](?: step (\d{1,9}))?")
 
 @dataclass(frozen=True)
 class Piece:
-    """One step of a product, such as a load or a multiplication. Times are seconds from the start of the run. ``name``
-    is, for example, ``A[0, 3]`` or ``C[1, 2] step 4``."""
+    """One step of a product, such as a load or a multiplication.
+
+    Times are seconds from the start of the run. ``name`` says what the step loads, multiplies or stores, for example
+    ``A[0, 3]`` or ``C[1, 2] step 4``.
+    """
 
     place: str
     track: str
@@ -68,8 +71,8 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Track:
-    """The totals of one track of a place: the seconds in which any step ran, the number of steps, and the sum of their
-    work if it is known."""
+    """The totals of one track of a place: the seconds in which any step ran, the number of steps, and the sum of the
+    work of these steps if it is known."""
 
     name: str
     busy_s: float
@@ -78,13 +81,13 @@ class Track:
 
     @property
     def rate(self) -> float | None:
-        """Bytes or operations a second, while the track was busy."""
+        """The rate of the track while it was busy, in bytes or operations a second."""
         return self.work.amount / self.busy_s if self.work and self.busy_s else None
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The totals of one place: the time in which it computed, and the time before, between and after its
+    """The totals of one place: the time in which the place computed, and the time before, between and after its
     multiplications."""
 
     place: str
@@ -97,7 +100,7 @@ class Summary:
 
     @property
     def exposed_s(self) -> float:
-        """The time in which this place computed nothing."""
+        """The time in seconds in which this place computed nothing."""
         return self.first_s + self.between_s + self.last_s
 
 
@@ -105,11 +108,12 @@ class Summary:
 class Timeline:
     """A streamed product C[m×n] = A[m×k]·B[k×n] and its steps.
 
-    ``blocks`` are the rows and the columns of a tile, and the length of a step along k. ``seconds`` is the time of the
-    whole run, which may end after the last step. ``expected`` is what the plan predicted: total_s, compute_s, first_s
-    (before the first multiplication), exposed_s (between multiplications) and last_s (after the last one). Of all
-    ``tiles`` of C, ``before`` were finished when the run began, and the run finished ``finished`` more. A ``predicted``
-    timeline was not run: its steps are those of the plan.
+    ``blocks`` has the number of rows and of columns of a tile, and the length of a step along k. ``seconds`` is the
+    time of the whole run, which may end after the last step. ``expected`` is what the plan predicted: total_s,
+    compute_s, first_s (before the first multiplication), exposed_s (between multiplications) and last_s (after the last
+    one). ``tiles`` is the number of tiles of C, ``before`` the number that were finished when the run began, and
+    ``finished`` the number that the run finished. If ``predicted`` is True, the product was not run, and the steps are
+    those of the plan.
     """
 
     m: int
@@ -142,11 +146,11 @@ class Timeline:
 
     @property
     def places(self) -> list[str]:
-        """The names of the places, in the order of their numbers."""
+        """The names of the places (devices) of the timeline, in the order of their numbers."""
         return sorted({piece.place for piece in self.pieces}, key=lambda place: (len(place), place))
 
     def tracks(self, place: str) -> dict[str, list[Piece]]:
-        """The steps of each track of a place, in the order of their starts."""
+        """Return the steps of each track of a place, in the order of their starts."""
         by_track: dict[str, list[Piece]] = {}
         for piece in self.pieces:
             if piece.place == place:
@@ -158,8 +162,8 @@ class Timeline:
         }
 
     def work(self, piece: Piece) -> Work | None:
-        """The bytes of a block or a tile, or the operations of a multiplication; None if the name of the step has
-        another form.
+        """Return the work of a step: the bytes of a block or a tile, or the operations of a multiplication. The result
+        is None if the step's name has another form.
 
         >>> Timeline(5, 6, 7, "float32", 4, (4, 4, 4), []).work(Piece("cpu", "compute", "C[1, 1] step 1", 0, 1))
         Work(amount=12, unit='operations')
@@ -180,8 +184,8 @@ class Timeline:
         return _work(_part(*rows, x) * _part(*columns, y) * self.itemsize, "bytes")
 
     def summary(self, place: str) -> Summary:
-        """How long a place computed; how long it waited before, between and after its multiplications; and the totals
-        of its tracks."""
+        """Return the summary of a place: how long it computed, how long it waited before, between and after its
+        multiplications, and the totals of its tracks."""
         total, tracks = self.total_s, self.tracks(place)
         steps = union((piece.start_s, piece.end_s) for piece in tracks.get(COMPUTE, []))
         computing = sum(end - start for start, end in steps)
@@ -209,7 +213,7 @@ def _work(amount: int, unit: str) -> Work | None:
 
 
 def union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The time that the spans cover, as disjoint spans in order.
+    """Return the time that the spans cover, as disjoint spans in order.
 
     >>> union([(2, 3), (0, 1), (0.5, 1.5)])
     [(0, 1.5), (2, 3)]
@@ -240,7 +244,10 @@ _PIECE_RULES = {"place": TEXT, "track": TEXT, "name": TEXT, "start_s": _TIME, "e
 
 
 def write_timelines(path: str | Path, timelines: Iterable[Timeline]) -> None:
-    """Write timelines to a new file, each as its header and its steps. Raises OSError if the file cannot be written."""
+    """Write timelines to a new file, each timeline as its header and its steps.
+
+    Raises OSError if the file cannot be written.
+    """
     with Path(path).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         for timeline in timelines:
             header = {f.name: getattr(timeline, f.name) for f in fields(timeline) if f.name != "pieces"}

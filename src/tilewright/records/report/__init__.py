@@ -2,7 +2,7 @@
 
 Nothing in this package measures or multiplies, so a file from any machine can be shown on any other. The package
 imports ``records``, ``errors`` and the verdicts of ``records.compare``, and nothing else of Tilewright. A page contains
-everything that it needs, and makes no request to a network. The libraries that draw it (Jinja2, Altair, vl-convert)
+everything that it needs, and makes no request to a network. The libraries that draw pages (Jinja2, Altair, vl-convert)
 belong to the ``lab`` extra, and are imported at the first call.
 """
 
@@ -45,9 +45,9 @@ __all__ = [
 def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
     """Returns the page of bench records as HTML text.
 
-    Records may come from several files, machines, dtypes and thread counts. Each machine and dtype becomes a section,
-    and each thread count a view of the section. Raises RecordError for no records, and UnavailableError without the
-    ``lab`` extra.
+    Records may come from several files, machines, dtypes and thread counts. Each machine and dtype becomes a section of
+    the page, and each thread count becomes a view of its section. Raises RecordError for no records, and
+    UnavailableError without the ``lab`` extra.
     """
     return _lab("page").render(records, title=title)
 
@@ -65,8 +65,8 @@ def render_explanation(explanations: Sequence[Explanation], *, title: str | None
 
     The page shows the source with the cost of each line in its margin, pictures of one warp's accesses, bounds,
     roofline, occupancy, counters and formulas. If there are several explanations, a table at the top compares them.
-    Everything except the charts works without JavaScript. Raises RecordError for no explanations, and UnavailableError
-    without the ``lab`` extra.
+    Everything on the page except the charts works without JavaScript. Raises RecordError for no explanations, and
+    UnavailableError without the ``lab`` extra.
     """
     return _lab("explain_page").render_explanation(explanations, title=title)
 
@@ -94,7 +94,7 @@ def save_figures(
 ) -> list[Path]:
     """Writes the charts of bench records as still pictures, and returns their paths.
 
-    The pictures of the first view are ``gflops.svg``, ``ratio.svg``, ``time.svg`` and ``ladder.svg``, and
+    The pictures of the page's first view are ``gflops.svg``, ``ratio.svg``, ``time.svg`` and ``ladder.svg``, and
     ``shapes.svg`` if products were not square. File names of further views end in the view's name, and ``-dark`` marks
     the theme ``"dark"``. Raises RecordError for no records, UsageError for an unknown format or theme, and
     UnavailableError without the ``lab`` extra.
@@ -106,8 +106,8 @@ def pipeline_html(pipeline: Pipeline, ident: str) -> str:
     """Returns the pictures of an asynchronous kernel as HTML for another page, such as a notebook's: its timeline, the
     phases of its barriers, and its swizzled tiles.
 
-    The result is empty if there are no pictures. ``ident`` is an identifier that nothing else on the page has. Raises
-    UnavailableError without the ``lab`` extra.
+    The HTML is empty if the kernel has no such pictures. ``ident`` is an identifier that nothing else on the page has.
+    Raises UnavailableError without the ``lab`` extra.
     """
     return _lab("pipeline_section").pipeline_html(pipeline, ident)
 
@@ -115,10 +115,10 @@ def pipeline_html(pipeline: Pipeline, ident: str) -> str:
 def render_timeline(timelines: Sequence[Timeline], *, title: str | None = None) -> str:
     """Returns the page of one or several timelines as HTML text.
 
-    For each place (a device), the page shows its tracks over time: what was computed, what was waited for, and measured
-    times next to planned ones. The picture needs no JavaScript. With JavaScript the reader can enlarge it, and point at
-    a bar to see its name, time and rate. Raises RecordError for no timelines, and UnavailableError without the ``lab``
-    extra.
+    For each device that multiplied, the page shows tracks over time: what was computed, what was waited for, and
+    measured times next to planned times. The picture needs no JavaScript. With JavaScript the reader can enlarge the
+    timeline, and point at a bar to see its name, time and rate. Raises RecordError for no timelines, and
+    UnavailableError without the ``lab`` extra.
     """
     return _lab("timeline").render_timeline(timelines, title=title)
 
@@ -138,7 +138,7 @@ def write_timeline(timelines: Sequence[Timeline], path: str | Path, *, title: st
 
 
 def save_timeline(timeline: Timeline, path: str | Path, *, themes: Sequence[str] = ("light",)) -> list[Path]:
-    """Writes the picture of a whole timeline as SVG to ``path``, and returns the paths of all themes.
+    """Writes the picture of a whole timeline as SVG to ``path``, one file for each theme, and returns the paths.
 
     ``-dark`` at the end of the file's name marks the theme ``"dark"``. Raises UsageError for an unknown theme,
     UnavailableError without the ``lab`` extra, and OSError.
@@ -149,9 +149,9 @@ def save_timeline(timeline: Timeline, path: str | Path, *, themes: Sequence[str]
 def render_scaling(points: Sequence[ScalingPoint], *, title: str | None = None) -> str:
     """Returns the page of products that were simulated on clusters of growing size, as HTML text.
 
-    The page shows efficiency, time and bytes over the number of workers. It also says up to how many workers the
-    products scale, and what limits them. Raises RecordError for no points, and UnavailableError without the ``lab``
-    extra.
+    The page shows efficiency, time and bytes over the number of workers. The page also says up to how many workers the
+    products scale, and what limits the scaling. Raises RecordError for no points, and UnavailableError without the
+    ``lab`` extra.
     """
     return _lab("scaling").render_scaling(points, title=title)
 

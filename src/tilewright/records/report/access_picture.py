@@ -1,8 +1,8 @@
-"""Draws one warp's access: its 32 lanes, and below them the memory that they access.
+"""Draws one warp's access to memory: its 32 lanes, and below them the memory that they access.
 
-Global and local memory move sectors of 32 bytes, four in each aligned line of 128 bytes. Requested bytes are filled,
-and the other bytes of their sectors are hatched. Colours are classes of the page's style. ``bank_picture`` draws shared
-memory.
+Global and local memory move sectors of 32 bytes, four in each aligned line of 128 bytes. In the picture, requested
+bytes are filled, and the other bytes of their sectors are hatched. The colours of the picture are classes of the page's
+style. ``bank_picture`` draws shared memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Touched = list[list[tuple[int, int]] | None]
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing, a sentence with the same content, and the cost in sectors or wavefronts of the request that it
-    shows, if any."""
+    """A drawing of a request, a sentence with the same content, and the cost of the request in sectors or wavefronts,
+    if any."""
 
     svg: Markup
     caption: str
@@ -43,8 +43,8 @@ class Picture:
 
 
 def ranges(access: Access) -> Touched:
-    """Return the range of bytes that each lane accesses. In local memory, word i of 32 neighbouring threads lies side
-    by side, and a lane's address counts only the lane's own bytes.
+    """Return the ranges of bytes that each lane accesses, each as its first byte and its length. In local memory, word
+    i of 32 neighbouring threads lies side by side, and a lane's address counts only the bytes of this lane.
 
     >>> place = dict(line=1, kind="ld", requests=1, bytes=256, lanes=[0, 8, None])
     >>> ranges(Access(space="global", nbytes=8, **place))
@@ -62,7 +62,7 @@ def ranges(access: Access) -> Touched:
 
 
 def asked_bytes(touched: Touched) -> dict[int, list[tuple[int, int]]]:
-    """Sector → the parts of it that some lane requested, as (first, end) within the sector, sorted and disjoint.
+    """Return for each requested sector its requested parts, as pairs (first, end) in the sector, sorted and disjoint.
 
     >>> asked_bytes([[(0, 8)], [(4, 8)], [(60, 8)], None])
     {0: [(0, 12)], 1: [(28, 32)], 2: [(0, 4)]}
@@ -138,14 +138,15 @@ def svg_text(x: float, y: float, words: str, anchor: str, kind: str = "") -> str
 
 @dataclass(frozen=True)
 class _Placed:
-    """Where sectors are drawn: their left edges by number, the width of one, and the lines they lie in."""
+    """The places of drawn sectors: the left edge of each by its number, the width of a sector, and the lines of the
+    sectors."""
 
     left: dict[int, float]
     width: float
     lines: list[int]
 
     def x(self, byte: float) -> float:
-        """The x coordinate of a byte in a sector that is drawn."""
+        """Return the x coordinate of a byte in a sector that is drawn."""
         sector = int(byte // SECTOR)
         return self.left[sector] + self.width * (byte / SECTOR - sector)
 

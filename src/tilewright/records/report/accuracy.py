@@ -1,8 +1,8 @@
-"""Shows the typical error of results over the size, next to that of one running sum (docs/accuracy.md).
+"""Shows the typical error of results over the size, next to the typical error of one running sum (docs/accuracy.md).
 
-The error is ‖C − A·B‖ divided by ‖A·B‖, in units of u, half the distance from 1 to the next larger number of the dtype.
-An exact result that is rounded once has an error of 0.42 u. Only verified results are shown here. The top of the page
-lists the wrong ones.
+The typical error is ‖C − A·B‖ divided by ‖A·B‖, in units of u, half the distance from 1 to the next larger number of
+the dtype. A result that is computed exactly and rounded once has an error of 0.42 u. Only the errors of verified
+results are shown. The top of the page lists the wrong results.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True)
 class ErrorTable:
-    """A table of errors: a row for each kernel, a column for each size. ``unit`` is u in words, and ``running`` has
-    the expected errors of one running sum."""
+    """A table of errors: a row for each kernel, a column for each size.
+
+    ``unit`` is the unit u in words, and ``running`` has the expected errors of one running sum.
+    """
 
     unit: str
     columns: tuple[str, ...]
@@ -43,8 +45,8 @@ class ErrorTable:
 
 
 def running_sum(k: int) -> float:
-    """Return the expected typical error, in units of u, of one running sum over k: a term passes through k/2 roundings
-    on average.
+    """Return the expected typical error of one running sum over k, in units of u: k/2 roundings affect a term on
+    average.
 
     >>> round(running_sum(1024), 1), round(running_sum(4096), 1)
     (9.6, 19.2)
@@ -60,7 +62,7 @@ def in_units(record: BenchRecord) -> float | None:
 
 
 def known(view: View) -> list[BenchRecord]:
-    """The verified square products whose error is known."""
+    """Return the records of verified square products whose error is known."""
     return [r for r in view.measured if r.m == r.n == r.k and in_units(r)]
 
 
@@ -74,7 +76,8 @@ def unit_text(dtype: str) -> str:
 
 
 def error_charts(view: View, drawn: dict[str, Style]) -> dict[str, dict[str, Any]]:
-    """Return the specification of the chart ``error``, if the errors of at least two sizes are known."""
+    """Return the specification of the chart of errors under the name ``error``, if the errors of at least two sizes are
+    known."""
     records = known(view)
     return {"error": finished(_chart(view, records, drawn))} if len({r.n for r in records}) > 1 else {}
 

@@ -32,7 +32,7 @@ _Rows = Sequence[dict[str, Any]]
 
 
 def render_accuracy(records: Sequence[AccuracyRecord], *, title: str | None = None) -> str:
-    """The page of some records as HTML; see ``tilewright.records.report.render_accuracy``."""
+    """Return the page of accuracy records as HTML; see ``tilewright.records.report.render_accuracy``."""
     if not records:
         raise RecordError("records is empty: a page needs at least one; see benchmarks/record_accuracy.py")
     count = sum(len(record.products) for record in records)
@@ -58,7 +58,7 @@ def render_accuracy(records: Sequence[AccuracyRecord], *, title: str | None = No
 
 
 def write_accuracy_page(records: Sequence[AccuracyRecord], path: str | Path, *, title: str | None = None) -> Path:
-    """Renders the page into a file; see ``tilewright.records.report.write_accuracy_page``."""
+    """Write the page of accuracy records to a file; see ``tilewright.records.report.write_accuracy_page``."""
     return html.write_whole(render_accuracy(records, title=title), path)
 
 
@@ -85,7 +85,8 @@ class _View:
         self._distributions = [each for each in at_size if ":" not in each.distribution or each.binades is None]
 
     def charts(self, drawn: dict[str, Style]) -> dict[str, dict[str, Any]]:
-        """The specifications; a picture over size and one over span need two points of a line."""
+        """Return the specifications of the charts; a chart over size or over span needs at least two points of a
+        line."""
         made: dict[str, Any] = {}
         if len({each.n for each in self._sizes}) > 1:
             made["size"] = _over_size, self._sizes
@@ -126,8 +127,8 @@ def _specification(draw: Callable[..., Any], products: _Products, drawn: dict[st
 
 
 def no_digit(dtype: str) -> float:
-    """Return the error, in units of u, from which no digit is right: an error as large as |A||B|. Larger errors are
-    drawn at this value."""
+    """Return the error, in units of u, from which no digit of an element is right: an error as large as |A||B|. Larger
+    errors are drawn at this value."""
     return 2.0 ** -UNITS.get(dtype, -24)
 
 
@@ -323,8 +324,8 @@ def size_sentence(products: _Products) -> str:
 
 
 def span_sentence(products: _Products) -> str:
-    """Return a sentence that says which paths keep the classical bound at every span, and from which span on the
-    others do not."""
+    """Return a sentence that says which paths keep the classical bound at every span, and from which span on the other
+    paths exceed it."""
     widest = max((each.binades or 0 for each in products), default=0)
     keep, lose = _kept(products)
     said = [f"{sentence_list(keep)} {_keeps(keep)} the classical bound up to {widest} binades"] if keep else []
@@ -338,7 +339,7 @@ def span_sentence(products: _Products) -> str:
 
 def distribution_sentence(products: _Products) -> str:
     """Return a sentence that says which paths keep the classical bound for all operands, and for which operands the
-    others do not."""
+    other paths exceed it."""
     keep, lose = _kept(products)
     count = len({each.distribution for each in products})
     said = (

@@ -1,9 +1,9 @@
 """Makes the charts as Vega-Lite specifications, with Altair.
 
-Every chart draws the rows of ``views.chart_rows``. The page stores them once for each view, under the name ``cells``.
-Colours come by name from the theme's configuration (``palette.config``), so one specification serves light and dark.
-The page's legend sets two parameters: ``picked`` has the kernels that are highlighted, and ``shown`` the kernels that
-are drawn in addition to the emphasised ones.
+Every chart draws the rows of ``views.chart_rows``. The page stores these rows once for each view, under the name
+``cells``. Colours come by name from the theme's configuration (``palette.config``), so one specification serves light
+and dark. The page's legend sets two parameters: ``picked`` has the kernels that are highlighted, and ``shown`` the
+kernels that are drawn in addition to the emphasised ones.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SECONDS = (
 def charts(view: View, drawn: dict[str, Style], *, legend: bool = False) -> dict[str, dict[str, Any]]:
     """Return the specification of each chart that the view has data for, by name: gflops, ratio, time, shapes.
 
-    A curve needs square products of at least two sizes. All other products are shown shape by shape in ``shapes``.
-    Emphasised kernels have their names at the ends of their curves. With ``legend`` the chart is for a picture without
-    a page: only emphasised kernels have curves, and shapes have a legend.
+    A curve needs square products of at least two sizes. The chart ``shapes`` shows all other products, shape by shape.
+    Emphasised kernels have their names at the ends of their curves. With ``legend`` each chart is for a picture without
+    a page: only emphasised kernels have curves, and the chart ``shapes`` has a legend.
     """
     made: dict[str, Any] = {}
     squares = view.squares
@@ -52,14 +52,15 @@ def charts(view: View, drawn: dict[str, Style], *, legend: bool = False) -> dict
 
 
 def shapes_without_curve(view: View) -> list[str]:
-    """Return the shapes that no curve shows: those that are not square, or all shapes if there is only one size."""
+    """Return the shapes that no curve shows: the shapes that are not square, or all shapes if there is only one
+    size."""
     curved = set(view.squares) if len(view.squares) > 1 else set()
     shapes = [s for s in view.shapes if any((r.m, r.n, r.k) == s for r in view.measured)]
     return [str(m) if m == n == k else f"{m} × {n} × {k}" for m, n, k in shapes if not (m == n == k and m in curved)]
 
 
 def peak_in_sight(view: View) -> bool:
-    """Return whether the measured peak is drawn."""
+    """Return whether the charts of a view show the measured peak."""
     fastest = max((r.gflops or 0 for r in view.measured), default=0)
     return bool(view.peak) and (view.peak or 0) <= PEAK_IN_SIGHT * fastest
 
@@ -85,11 +86,11 @@ def _kernel(drawn: dict[str, Style], channel: type, values: list[Any] | str, leg
 def marks(
     base: alt.Chart, drawn: dict[str, Style], *, still: bool = False, tooltip: Sequence[str] = TOOLTIP
 ) -> list[alt.Chart]:
-    """Return lines, points on them, and wide invisible points that are easy to hit with a finger, for the rows of
-    ``views.chart_rows``.
+    """Return the lines and points of a chart of the rows of ``views.chart_rows``, with wide invisible points that are
+    easy to hit with a finger.
 
-    Emphasised kernels are drawn, and those in the parameter ``shown``. If any kernel is in ``picked``, the others fade.
-    In a ``still`` picture nothing can be picked.
+    The drawn kernels are the emphasised ones and those in the parameter ``shown``. If any kernel is in the parameter
+    ``picked``, all other kernels fade. In a ``still`` picture nothing can be picked.
     """
     colour = _kernel(drawn, alt.Color, "category", False)
     shape = _kernel(drawn, alt.Shape, [s.mark for s in drawn.values()], False)
@@ -113,8 +114,8 @@ _FADED = (
 
 
 def parameters() -> list[Any]:
-    """Return the parameters that the page's script sets in every chart: the highlighted kernels, and those that the
-    reader added."""
+    """Return the parameters that the page's script sets in every chart: the highlighted kernels, and the kernels that
+    the reader added."""
     return [alt.param(name="picked", value=[]), alt.param(name="shown", value=[])]
 
 
@@ -156,9 +157,8 @@ def names_at_ends(view: View, drawn: dict[str, Style], field: str, *, logarithmi
 
 
 def sizes_axis(squares: list[int], *, names: int = 0) -> alt.X:
-    """Return the axis of sizes. Its labels are measured sizes: powers of two, and sizes that are not near one.
-
-    ``names`` pixels on its right are free for the names of curves.
+    """Return the axis of sizes. The labels of the axis are measured sizes: powers of two, and sizes that are not near a
+    power of two. ``names`` pixels to the right of the axis are free for the names of curves.
 
     >>> sizes_axis([64, 256, 512, 1000, 2047, 2048]).to_dict()["axis"]["values"]
     [64, 256, 512, 1000, 2048]

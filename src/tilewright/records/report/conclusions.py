@@ -29,8 +29,8 @@ def subject(view: View) -> BenchRecord | None:
 
 
 def bench_message(view: View) -> str:
-    """Return the view's message: how fast the subject is compared with its reference, or what is known if the
-    samples do not decide."""
+    """Return the view's message: how fast the view's subject is compared with its reference, or what is known if the
+    samples do not show which of them is faster."""
     record = subject(view)
     if record is None:
         fastest = max(view.measured, key=lambda r: r.gflops or 0, default=None)
@@ -55,8 +55,8 @@ def bench_message(view: View) -> str:
 
 
 def details(view: View) -> str:
-    """Return the text below the message: the rate, how often the subject is faster than its reference, and the best
-    rung."""
+    """Return the text below the message: the rate, how often the view's subject is faster than its reference, and the
+    best rung."""
     record = subject(view)
     if record is None:
         return ""
@@ -127,7 +127,7 @@ def _tally(view: View, kernel: str) -> str:
 
 
 def verdicts(records: Sequence[BenchRecord]) -> str:
-    """Return a sentence with the number of results that are right, and the verdicts of the others.
+    """Return a sentence with the number of results that are right, and the verdicts of the other results.
 
     >>> from tilewright.records.bench import BenchRecord
     >>> done = BenchRecord("cpu/ikj", "cpu", 8, 8, 8, "float32", "ok", median_s=1e-6, gflops=1.0)
@@ -149,7 +149,10 @@ def verdicts(records: Sequence[BenchRecord]) -> str:
 
 
 def busy_machine(records: Sequence[BenchRecord]) -> str:
-    """Return a sentence if the machine was busy: how many cells it affected, and an example. It is empty otherwise."""
+    """Return a sentence if the machine was busy: how many cells this affected, and an example of such a cell.
+
+    The sentence is empty if the machine was not busy.
+    """
     affected = [(r, why) for r in records if (why := busy(r))]
     if not affected:
         return ""
@@ -159,5 +162,5 @@ def busy_machine(records: Sequence[BenchRecord]) -> str:
 
 
 def wrong_results(records: Sequence[BenchRecord]) -> list[BenchRecord]:
-    """Return the records of wrong results, which the page shows before all others."""
+    """Return the records of wrong results, which the page shows before all other results."""
     return [r for r in records if r.verdict == "wrong"]

@@ -1,4 +1,5 @@
-"""Lists the facts of the records' environments (machine, versions, commands) for the pages, the most important first."""
+"""Lists the facts of the records' environments (machine, versions, commands) for the pages, the most important
+first."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ _BYTES = (
 
 @dataclass(frozen=True)
 class Item:
-    """A fact: either a text, or facts below it."""
+    """A fact of an environment: a label with either a text or further facts below it."""
 
     name: str
     text: str = ""
@@ -66,7 +67,7 @@ class Item:
 
 @dataclass(frozen=True)
 class MachineFacts:
-    """One machine with its libraries, and the runs made on it."""
+    """One machine with its libraries, and the runs that were made on this machine."""
 
     name: str
     facts: tuple[Item, ...]
@@ -74,7 +75,7 @@ class MachineFacts:
 
 
 def machines(records: Iterable[BenchRecord]) -> list[MachineFacts]:
-    """Return the machines in the order in which they first appear."""
+    """Return the machines of all records, in the order in which they first appear."""
     groups: dict[str, list[BenchRecord]] = {}
     for record in records:
         groups.setdefault(machine_key(record), []).append(record)
@@ -87,7 +88,7 @@ def machines(records: Iterable[BenchRecord]) -> list[MachineFacts]:
 
 
 def items(facts: dict[str, Any]) -> tuple[Item, ...]:
-    """Return a dictionary as facts, the important ones first. Values that are None were not known, and are left out.
+    """Return a dictionary as facts, the important facts first. Values that are None were not known, and are left out.
 
     >>> [i.name for i in items({"zeta": 1, "processor": "Xeon", "gone": None})]
     ['processor', 'zeta']

@@ -1,7 +1,7 @@
-"""The page of ``tilewright explain``: what a kernel does to memory, line by line, and what limits it.
+"""The page of ``tilewright explain``: what memory accesses a kernel makes, line by line, and what limits it.
 
-Its sentences say what limits a kernel, what it wastes, whether it is right, and on which GPU it was run. The charts use
-named styles, so that one specification serves the light and the dark theme.
+The page's sentences say what limits a kernel, what it wastes, whether it is right, and on which GPU it was run. The
+charts use named styles, so that one specification serves the light and the dark theme.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .words import digits, duration, finite, shortly, small, with_noun
 
 
 def render_explanation(explanations: Sequence[Explanation], *, title: str | None = None) -> str:
-    """The page of some explanations as HTML; see ``tilewright.records.report.render_explanation``."""
+    """Return the page of explanations as HTML; see ``tilewright.records.report.render_explanation``."""
     explanations = list(explanations)
     if not explanations:
         raise RecordError("explanations is empty: a page needs at least one; make one with `tilewright explain KERNEL`")
@@ -53,7 +53,7 @@ def render_explanation(explanations: Sequence[Explanation], *, title: str | None
 
 
 def write_explanation(explanations: Sequence[Explanation], path: str | Path, *, title: str | None = None) -> Path:
-    """Renders the page into a file; see ``tilewright.records.report.write_explanation``."""
+    """Write the page of explanations to a file; see ``tilewright.records.report.write_explanation``."""
     return html.write_whole(render_explanation(explanations, title=title), path)
 
 
@@ -136,8 +136,11 @@ class CounterRow:
 
 
 def counters(explanation: Explanation) -> list[CounterRow]:
-    """Return a row for each counter. ``first`` is the microscope's count, and ``second`` the measurement of a GPU.
-    Counters that were only measured come last."""
+    """Return a row of the table for each counter.
+
+    ``first`` is the microscope's count, and ``second`` is the count that a GPU measured. Counters without a count of
+    the microscope come last.
+    """
     measured = (explanation.measured or {}).get("counters") or {}
     names = dict.fromkeys([*explanation.counters, *measured])
     return [
@@ -152,7 +155,10 @@ def _marked(name: str, explanation: Explanation, measured: Any) -> tuple[str, st
 
 
 def formulas(explanation: Explanation) -> list[CounterRow]:
-    """Return a row for each formula. ``first`` is its value, and ``second`` the microscope's count."""
+    """Return a row of the table for each formula.
+
+    ``first`` is the formula's value, and ``second`` the microscope's count.
+    """
     return [CounterRow(f.row, f.what, f.text, *_compared(f.value, f.counted)) for f in explanation.formulas]
 
 
@@ -210,7 +216,8 @@ def counter_words(name: str) -> str:
 
 
 def totals_row(e: Explanation) -> dict[str, Any]:
-    """Return a row of the comparison of kernels: sums over all accesses, and the same for each multiply-add."""
+    """Return a row of the table that compares kernels: sums over all accesses, and these sums divided by the
+    multiply-adds."""
     sectors, wavefronts = sum(a.sectors for a in e.accesses), sum(a.wavefronts for a in e.accesses)
     steps = e.m * e.n * e.k
     warps, most = finite(e.occupancy.get("warps")), finite(e.occupancy.get("max_warps"))
@@ -241,8 +248,8 @@ def _wrong(e: Explanation) -> str:
 
 
 def bars(e: Explanation) -> list[dict[str, Any]]:
-    """Return every bound, the longest time first, with its length in percent of the longest. The list is empty if no
-    time is predicted."""
+    """Return a bar for each bound, the longest time first, with its length in percent of the longest bar. The list is
+    empty if no time is predicted."""
     ordered = sorted([] if e.reason_without_rate else e.bounds, key=lambda bound: -bound.seconds)
     longest = ordered[0].seconds if ordered else 0
     return [
@@ -258,8 +265,8 @@ def bars(e: Explanation) -> list[dict[str, Any]]:
 
 
 def time_part_rows(e: Explanation) -> list[dict[str, Any]]:
-    """Return the parts of the predicted time in their order, each with its part in percent. The list is empty if no
-    time is predicted."""
+    """Return the parts of the predicted time in their order, each with its percentage of the whole time. The list is
+    empty if no time is predicted."""
     if not (whole := e.predicted_seconds):
         return []
     return [
@@ -289,8 +296,8 @@ _MADE = ("command", "compiler", "arch", "tilewright", "git", "time", "operands")
 
 
 def facts(e: Explanation) -> list[tuple[str, tuple[Item, ...]]]:
-    """Return the facts of an explanation in groups with headings: launch, resources, GPU, and how it was made.
-    Unknown facts are left out."""
+    """Return the facts of an explanation in groups with headings: launch, resources, GPU, and how the explanation was
+    made. Unknown facts are left out."""
     measured = (e.measured or {}).get("environment") or {}
     made = {key: e.environment[key] for key in _MADE if key in e.environment}
     listed = [
@@ -353,7 +360,8 @@ def _seconds(value: Any) -> str:
 
 
 def occupancy_limits(e: Explanation) -> list[dict[str, Any]]:
-    """Return the number of blocks that each resource alone would allow, and whether this resource is the limit."""
+    """Return, for each resource, the number of blocks that it alone would allow, and whether it limits the number of
+    blocks."""
     limiting = e.occupancy.get("limiting") or []
     return [
         {
@@ -376,8 +384,9 @@ AXES = {"registers": ("registers per thread", 1), "shared": ("KiB of shared memo
 
 
 def occupancy_chart(explanation: Explanation, resource: str) -> dict[str, Any] | None:
-    """Return the chart of resident warps over ``resource``: "registers" of a thread, or "shared" memory of a block.
-    The kernel's own need is marked. Returns None if the explanation has no curve."""
+    """Return the chart of resident warps over ``resource``: "registers" of a thread, or "shared" memory of a block. The
+    chart marks the number of registers or bytes that the kernel uses. Returns None if the explanation has no data for
+    this chart."""
     title, unit = AXES[resource]
     curve = [(finite(at), finite(warps)) for at, warps in explanation.occupancy.get(f"by_{resource}") or []]
     rows = [{"x": at / unit, "y": warps} for at, warps in curve if at is not None and warps is not None]
@@ -438,7 +447,8 @@ DISTINCT_FACTOR = 1.5
 
 @dataclass(frozen=True)
 class Level:
-    """The kernel's intensity at one memory, in operations per byte, and the memory's GB/s (None if it has no roof)."""
+    """The kernel's intensity at one level of memory, in operations per byte, and the level's GB/s (None if it has no
+    roof)."""
 
     name: str
     intensity: float
@@ -447,7 +457,7 @@ class Level:
 
     @property
     def short(self) -> str:
-        """The first part of a name that lists several.
+        """The first part of a level's name that lists several memories.
 
         >>> Level("L1 cache and shared memory", 0.4).short
         'L1 cache'
@@ -456,7 +466,7 @@ class Level:
 
 
 def memory_levels(explanation: Explanation) -> list[Level]:
-    """Return a level for each bound that counts bytes, by rising intensity.
+    """Return a level of memory for each bound that counts bytes, sorted by rising intensity.
 
     The L1 bound counts more bytes than the requested sectors if shared memory has a part in it, or if requests do not
     fill a wavefront. If no other level is within a factor of DISTINCT_FACTOR, the requested sectors are a level of
@@ -479,7 +489,7 @@ def memory_levels(explanation: Explanation) -> list[Level]:
 
 
 def arithmetic_bound(explanation: Explanation) -> Bound | None:
-    """Return the bound that counts operations."""
+    """Return the bound that arithmetic sets, which counts operations."""
     return next((b for b in explanation.bounds if b.unit == "operations" and b.rate > 0), None)
 
 
@@ -579,12 +589,13 @@ def gpu_name(explanation: Explanation) -> str:
 
 
 def shape_words(explanation: Explanation) -> str:
-    """M × N × K; of a kernel that is no product, its blocks and threads."""
+    """Return the shape of a product as M × N × K, or the blocks and threads of a kernel that is no product."""
     return explanation.shape.replace("x", " × ") if explanation.is_product else explanation.shape
 
 
 def labels(explanations: Sequence[Explanation]) -> list[str]:
-    """Return the shortest names that differ: the kernel, and if necessary its size, GPU and parameters."""
+    """Return the shortest names that distinguish the explanations: the kernel, and if necessary its size, GPU and
+    parameters."""
 
     def parts(e: Explanation) -> tuple[str, ...]:
         params = ", ".join(f"{name} {value}" for name, value in e.params.items())
@@ -649,7 +660,7 @@ def _waste(e: Explanation) -> str:
 
 
 def comparison(explanations: Sequence[Explanation], names: Sequence[str]) -> str:
-    """Return the headline of several kernels of one size: which has the highest bound of the rate, and which the
+    """Return the headline of several kernels of one size: which kernel has the highest bound of the rate, and which the
     lowest."""
     rated = [(rate, e, name) for e, name in zip(explanations, names, strict=True) if (rate := finite(e.gflops))]
     if len({e.shape for _, e, _ in rated}) > 1:
@@ -671,8 +682,10 @@ def comparison(explanations: Sequence[Explanation], names: Sequence[str]) -> str
 
 @dataclass(frozen=True)
 class Verdict:
-    """Sentences that say whether the result is right, which defects were found and what was run. Each has a flag
-    that says whether it is bad."""
+    """Sentences that say whether the result is right, which defects were found and what was run.
+
+    Each sentence has a flag that says whether it reports a fault.
+    """
 
     sentences: tuple[tuple[str, bool], ...]
 
@@ -688,7 +701,7 @@ class Verdict:
 
 
 def verdict(e: Explanation) -> Verdict:
-    """Return whether the kernel is right, what was found and what was run, with a sentence for each."""
+    """Return sentences that say whether the kernel is right, which defects were found, and what was run."""
     kinds = Counter(defect.kind for defect in e.defects)
     wrong = e.verified.get("ok") is False
     error = finite(e.verified.get("error_over_bound"))
@@ -708,7 +721,7 @@ def verdict(e: Explanation) -> Verdict:
 
 
 def run_words(e: Explanation) -> str:
-    """Return a sentence that says how much of the launch was run to count it."""
+    """Return a sentence that says how much of the launch was run to count its accesses."""
     words = str(e.run.get("words") or "")
     return f"Counts are estimates: {words}" if e.run.get("exact") is False else words[:1].upper() + words[1:]
 
@@ -736,8 +749,8 @@ def occupancy_sentence(e: Explanation) -> str:
 
 
 def theme(name: str) -> dict[str, Any]:
-    """Return Vega-Lite's configuration of a theme, with styles for roofs, for the limit, for other points, and for
-    curves."""
+    """Return Vega-Lite's configuration of a theme, with styles for roofs, for the limiting point, for other points, and
+    for curves."""
     settings = config(name, {})
     ink, asked = INK[name], (DARK if name == "dark" else LIGHT)[0]
     settings["style"] |= {
@@ -753,7 +766,8 @@ def theme(name: str) -> dict[str, Any]:
 
 
 def haloed(row: dict[str, Any], axes: dict[str, Any], style: str = "", **place: Any) -> list[alt.Chart]:
-    """The text ``words`` of a row at its place, with a halo of paper so that lines may run behind it."""
+    """Return charts that draw the text ``words`` of a row, with a halo of the paper's colour so that lines may run
+    behind it."""
     base = alt.Chart(alt.InlineData(values=[row])).encode(**axes, text="words:N")
     place = {"lineBreak": "\n", "baseline": "middle", **place}
     front = {**place, "style": style} if style else place

@@ -35,7 +35,7 @@ def save_figures(
     records: Sequence[BenchRecord], directory: str | Path, formats: Sequence[str] = FORMATS,
     *, themes: Sequence[str] = ("light",),
 ) -> list[Path]:  # fmt: skip
-    """Writes every chart of every view; see ``tilewright.records.report.save_figures``."""
+    """Write every chart of every view as a still picture; see ``tilewright.records.report.save_figures``."""
     records = list(records)
     if not records:
         raise RecordError("records is empty: a figure needs at least one record; measure some with `tilewright bench`")

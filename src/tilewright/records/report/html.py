@@ -47,7 +47,8 @@ def page(template: str, *, data: Any, script: str, styles: Sequence[str], charts
 
 
 def write_whole(text: str, path: str | Path) -> Path:
-    """Write text to a file next to ``path``, then move this file to ``path``, so that no reader sees half a page."""
+    """Write text to a file next to ``path``, then move this file to ``path``, so that no reader sees an incomplete
+    page."""
     path = Path(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
@@ -97,7 +98,7 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def legible_data(data: Any) -> Any:
-    """Return JSON values in whose texts control characters are visible."""
+    """Return JSON values with the control characters in their texts made visible."""
     if isinstance(data, dict):
         return {legible_data(key): legible_data(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

@@ -1,4 +1,5 @@
-"""Makes the ladder on the page of bench records, which compares the rate of each rung with its parent's."""
+"""Makes the ladder on the page of bench records, which compares the rate of each rung (kernel) with the rate of its
+parent."""
 
 from __future__ import annotations
 
@@ -15,8 +16,11 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Step:
-    """One rung. ``before`` and ``after`` are GFLOPS of the parent and of the rung in one shape, None if unknown.
-    ``unclear`` is true if their samples do not decide which one is faster."""
+    """One rung.
+
+    ``before`` and ``after`` are the GFLOPS of the parent and of the rung in one shape, or None if they are not known.
+    ``unclear`` is True if the samples do not show whether the rung or its parent is faster.
+    """
 
     kernel: str
     idea: str
@@ -32,7 +36,7 @@ class Step:
 
     @property
     def gain(self) -> float | None:
-        """GFLOPS of the rung divided by those of its parent, if both are known."""
+        """The GFLOPS of the rung divided by those of its parent, or None if either is not known."""
         return self.after / self.before if self.before and self.after else None
 
     @property
@@ -43,19 +47,20 @@ class Step:
 
 @dataclass(frozen=True)
 class Ladder:
-    """The steps in reading order, and the shape in which most of them are compared."""
+    """The steps of the ladder in reading order, and the shape in which most steps are compared."""
 
     shape: str
     steps: tuple[Step, ...]
 
     @property
     def has_unclear(self) -> bool:
-        """Whether a gain is not proved."""
+        """Whether the gain of at least one step is not proved."""
         return any(step.unclear for step in self.steps)
 
     @property
     def climb(self) -> str:
-        """A sentence with the gain from the first rung to the best; empty if no two rungs have a shape in common."""
+        """A sentence with the gain from the first rung to the best rung; empty if no two rungs have a shape in
+        common."""
         here = [(s.after, s.kernel) for s in self.steps if s.after and not s.elsewhere]
         if not here:
             return ""
@@ -67,9 +72,9 @@ def ladder_of(view: View) -> Ladder | None:
     """Return the ladder of a view, or None if no record names its kernel's parent or idea.
 
     A step compares a rung with its parent in the largest shape in which most steps can be compared, at the largest
-    number of threads that both have. If the rung runs on more threads than its parent does in any record, the step adds
-    threads, and each of the two is taken at its own largest number of threads. A step that cannot be compared in the
-    common shape is compared in its own largest shape, which it names.
+    number of threads with which both were measured. If the rung runs on more threads than its parent does in any
+    record, the step adds threads, and the rung and its parent are each taken at their own largest number of threads. A
+    step that cannot be compared in the common shape is compared in its own largest shape, and names that shape.
     """
     limit = view.threads or max(r.threads for r in view.records)
     runs: dict[str, list[BenchRecord]] = {}

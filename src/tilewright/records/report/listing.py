@@ -13,8 +13,8 @@ _LEFT = f"{_CELL};text-align:left"
 
 
 def listing_html(title: str, rows: Sequence[SourceRow], below: Sequence[str]) -> str:
-    """Return the rows that have something to show, under a title and above the lines ``below``. The colours are the
-    notebook's."""
+    """Return the source rows that have something to show, as HTML, under a title and above the lines ``below``. The
+    colours are the notebook's."""
     lines, file = [], ""
     for row in excerpt(rows):
         if row is None:

@@ -1,9 +1,9 @@
 """The page of bench records: one HTML file that holds its data, its charts and the code that draws them.
 
 A kernel that was measured with several sets of parameters has a curve and a row of a table for each set. A *set* is one
-combination of values of the parameters that vary. The rows of the table are the legend of the chart: each has its set's
-colour and mark. A row also has the set's resources (registers, shared memory, resident warps, transactions), which the curve
-cannot show.
+combination of values of the parameters that vary. The rows of the table are the legend of the chart: each row has the
+colour and mark of its set. A row also has the set's resources (registers, shared memory, resident warps, transactions),
+which the curve cannot show.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .words import digits, duration, finite, shortly, small, table_time, with_no
 
 
 def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
-    """The page of some records as HTML; see ``tilewright.records.report.render``."""
+    """Return the page of bench records as HTML; see ``tilewright.records.report.render``."""
     records = list(records)
     if not records:
         raise RecordError("records is empty: a page needs at least one record; measure some with `tilewright bench`")
@@ -72,13 +72,15 @@ def render(records: Sequence[BenchRecord], *, title: str | None = None) -> str:
 
 
 def write_page(records: Sequence[BenchRecord], path: str | Path, *, title: str | None = None) -> Path:
-    """Renders the page into a file; see ``tilewright.records.report.write_page``."""
+    """Write the page of bench records to a file; see ``tilewright.records.report.write_page``."""
     return html.write_whole(render(records, title=title), path)
 
 
 def kernels_in_order(all_views: Sequence[View]) -> list[str]:
-    """Return every kernel of the page once, because a kernel has one colour in all views. Rungs come in the order of
-    the ladder, then other kernels as they first appear, and references last."""
+    """Return every kernel of the page once, because a kernel has one colour in all views.
+
+    The rungs of the ladder come first, in its order, then other kernels as they first appear, and references last.
+    """
     first = {r.kernel: r for view in reversed(all_views) for r in view.records}
     position = {kernel: i for i, kernel in enumerate(dict.fromkeys(r.kernel for v in all_views for r in v.records))}
     return sorted(first, key=lambda k: (is_reference(k), views.rungs_order(first[k]), position[k]))
@@ -156,7 +158,7 @@ QUANTITIES = {"time": "Time", "gflops": "GFLOPS", "ratio": "R", "error": "Error 
 
 @dataclass(frozen=True)
 class TableCell:
-    """One cell: the text of each of QUANTITIES, and the text that appears when the pointer is over it."""
+    """One cell of the table: the text of each of QUANTITIES, and the text that appears when the pointer is over it."""
 
     mark: str  # "ok", "short", a verdict of records.VERDICTS, or "none"
     time: str = ""
@@ -169,7 +171,7 @@ class TableCell:
 
 @dataclass(frozen=True)
 class KernelRow:
-    """A kernel's cells, and its largest error over all of them."""
+    """A kernel's row of the table: its cells, and its largest error in all these cells."""
 
     kernel: str
     note: str
@@ -189,7 +191,10 @@ class KernelTable:
 
 
 def kernel_table(view: View) -> KernelTable:
-    """The table of a view. References come first, as the yardstick; then the ladder in its order."""
+    """Return the table of a view.
+
+    The references come first, for comparison, and then the kernels of the ladder in its order.
+    """
     shapes = view.shapes
     fastest = {
         shape: min((r.median_s or 0 for r in view.measured if (r.m, r.n, r.k) == shape), default=None)
@@ -286,10 +291,11 @@ _Set = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Sweep:
-    """One kernel with several sets; ``names`` are the parameters that vary, the one with the most values first.
+    """One kernel with several sets of parameters. ``names`` are the parameters that vary, the one with the most values
+    first.
 
-    ``sets`` are those that are shown, in the order of their values; ``records`` the latest of each cell of these sets;
-    ``measured_sets`` is the number of all sets that were measured.
+    ``sets`` are the sets that are shown, in the order of their values. ``records`` has the latest record of each cell
+    of these sets. ``measured_sets`` is the number of all sets that were measured.
     """
 
     kernel: str
@@ -299,29 +305,29 @@ class Sweep:
     measured_sets: int
 
     def set_of(self, record: BenchRecord) -> _Set:
-        """A record's values of the parameters that vary."""
+        """Return a record's values of the parameters that vary."""
         return tuple(record.params.get(name) for name in self.names)
 
     @property
     def squares(self) -> list[int]:
-        """Sizes of the square products with a result."""
+        """The sizes of the square products that have a measured result."""
         return sorted({r.n for r in self.records if is_measured(r) and r.m == r.n == r.k})
 
     @property
     def over_sizes(self) -> bool:
-        """Whether the curves run over sizes, or over the first parameter at the one size there is."""
+        """Whether the curves run over sizes; if there is only one size, they run over the first parameter."""
         return len(self.squares) > 1
 
     @property
     def shape(self) -> str:
-        """The shape that the table is for: of those with the most sets measured, the largest."""
+        """The shape that the table shows: the largest of the shapes in which the most sets were measured."""
         found: dict[str, list[int]] = {}
         for r in self.records:
             found.setdefault(r.shape, []).append(r.m * r.n * r.k if is_measured(r) else 0)
         return max(found, key=lambda shape: (sum(size > 0 for size in found[shape]), max(found[shape])))
 
     def curve_records(self) -> list[BenchRecord]:
-        """The records that the curves go through."""
+        """Return the records that the curves go through."""
         if self.over_sizes:
             return [r for r in self.records if is_measured(r) and r.m == r.n == r.k]
         return [r for r in self.records if is_measured(r) and r.shape == self.shape]
@@ -329,8 +335,8 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SetRow:
-    """A set in the table: its values, the style of its curve, its resources and transactions (``details``, one for each of
-    the table's headings), and its rate."""
+    """A set in the table: its values, the style of its curve, its resources and transactions (``details``, one for each
+    heading of details in the table), and its rate."""
 
     values: _Set
     style: Style
@@ -348,7 +354,7 @@ class SetTable:
 
 
 def sweeps(view: View) -> list[Sweep]:
-    """Every kernel of a view that was measured with several sets in one cell."""
+    """Return a sweep for each kernel of a view that was measured with several sets of parameters in one cell."""
     shown = {(r.kernel, r.threads) for r in view.records}
     latest = {r.cell: r for r in view.section.records if (r.kernel, r.threads) in shown}
     found = varied(latest.values())
@@ -384,7 +390,11 @@ def _order(values: _Set) -> tuple[Any, ...]:
 
 
 def set_styles(sweep: Sweep) -> dict[_Set, Style]:
-    """Over sizes the first parameter is the colour and the others are mark and dash; else the others are the colour."""
+    """Return the style of each set.
+
+    If the curves run over sizes, the first parameter decides the colour, and the other parameters decide mark and dash;
+    otherwise the other parameters decide the colour.
+    """
     firsts = list(dict.fromkeys(key[0] for key in sweep.sets))
     others = sorted(dict.fromkeys(key[1:] for key in sweep.sets), key=_order)
     made = {}
@@ -398,12 +408,15 @@ def set_styles(sweep: Sweep) -> dict[_Set, Style]:
 
 
 def hues(theme: str) -> list[str]:
-    """The colours of sets, for the theme's configuration: ``range.ordinal``."""
+    """Return the colours of sets, which are ``range.ordinal`` in the theme's configuration."""
     return list(DARK if theme == "dark" else LIGHT)
 
 
 def sweep_charts(found: Sequence[Sweep]) -> dict[str, dict[str, Any]]:
-    """Name → specification of each sweep's chart: ``sweep-0`` and on. A sweep without a measured cell has none."""
+    """Return the specification of each sweep's chart, under the names ``sweep-0``, ``sweep-1`` and so on.
+
+    A sweep without a measured cell has no chart.
+    """
     return {f"sweep-{i}": finished(_chart(sweep)) for i, sweep in enumerate(found) if sweep.curve_records()}
 
 
@@ -444,7 +457,8 @@ def _x(sweep: Sweep) -> alt.X:
 
 
 def _is_scale(values: Sequence[Any]) -> bool:
-    """Whether all values are positive integers, as a logarithmic axis needs; another program's file may hold anything."""
+    """Whether all values are positive integers, as a logarithmic axis needs; another program's file may hold
+    anything."""
     return all(isinstance(value, int) and value > 0 for value in values)
 
 
@@ -472,7 +486,8 @@ def _chart_row(sweep: Sweep, r: BenchRecord, styles: dict[_Set, Style]) -> dict[
 
 
 def set_table(sweep: Sweep) -> SetTable:
-    """A row for each set at ``sweep.shape``: its resources and transactions where the records have them, and its rate."""
+    """Return the table of a sweep: a row for each set at ``sweep.shape``, with its rate, and with the resources and
+    transactions that the records contain."""
     record_of_set = {sweep.set_of(r): r for r in sweep.records if r.shape == sweep.shape}
     details_of_set = {key: _details(record) for key, record in record_of_set.items()}
     headings = tuple(dict.fromkeys(heading for details in details_of_set.values() for heading in details))
@@ -519,8 +534,8 @@ def _rate_text(record: BenchRecord | None) -> str:
 
 
 def sweep_conclusion(sweep: Sweep) -> str:
-    """Return a sentence on a sweep: the fastest set of parameters where most were measured, how many times as fast
-    as the slowest it is, and which set is fastest at each size."""
+    """Return a sentence on a sweep: the fastest set of parameters in the shape with most sets, how many times as fast
+    as the slowest set it is, and which set is fastest at each size."""
     ranked = sorted((r for r in sweep.records if r.shape == sweep.shape and is_measured(r)), key=lambda r: -_rate(r))
     if not ranked:
         return "None of these has a verified time."
@@ -541,7 +556,7 @@ def sweep_conclusion(sweep: Sweep) -> str:
 
 
 def sweep_views(found: Sequence[Sweep]) -> list[dict[str, Any]]:
-    """Return the values of the template for each sweep."""
+    """Return the values with which the template is filled, for each sweep."""
     return [
         {
             "chart": f"sweep-{i}",

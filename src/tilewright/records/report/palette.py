@@ -1,9 +1,10 @@
 """Colours, marks and themes of charts. A kernel has the same style wherever it appears on a page.
 
-There are eight hues, each with a tone for light paper and one for dark paper. Every tone has a contrast of 3:1 to its
-paper, and readers without red, green or blue cones can distinguish the hues. A search found the hues, and a test checks
-both properties. The ninth kernel takes the first hue again with another mark. The legend highlights any line, so that
-colour is never the only way to identify a kernel. References are grey and dashed.
+There are eight hues, each with a tone for light paper and one for dark paper. Every tone of a hue has a contrast of at
+least 3:1 to its paper, and readers without red, green or blue cones can distinguish the hues. A search found the hues,
+and a test checks contrast and distinguishability. Because there are eight hues, the ninth kernel takes the first hue
+again, with another mark. The legend highlights any line, so that colour is never the only way to identify a kernel.
+References are grey and dashed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ INK = {
 
 @dataclass(frozen=True)
 class Style:
-    """How one kernel is drawn: its colours, mark and dash."""
+    """The style of one kernel in charts: its colours, mark and dash."""
 
     light: str
     dark: str
@@ -59,8 +60,8 @@ class Style:
 
 
 def kernel_styles(kernels: Sequence[str], first: Iterable[str] = ()) -> dict[str, Style]:
-    """Return a style for each kernel, by its position among the rungs or among the references. The kernels in ``first``
-    take the first hues.
+    """Return a style for each kernel, by its position among the rungs or among the references. The kernels in the
+    argument ``first`` take the first hues.
 
     >>> drawn = kernel_styles(["cpu/naive", "cpu/ikj", "ref/mkl"])
     >>> drawn["cpu/naive"].light != drawn["cpu/ikj"].light, drawn["ref/mkl"].dash

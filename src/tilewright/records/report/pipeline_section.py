@@ -2,11 +2,11 @@
 
 The timeline has warps and stages from top to bottom, and ticks from left to right. A line leads from the event that
 completes a phase to the warps that waited for it. The phases of each barrier are drawn with the arrivals and bytes that
-they still need.
+each phase still needs.
 
 A swizzled tile is drawn as lines of 128 bytes of shared memory, with the chunk of the tile that lies in each 16 bytes.
 The eight positions of a line belong to eight groups of four banks. Tensor cores read eight rows of 16 bytes together,
-which should lie in eight different groups of banks.
+which should lie in eight different groups of banks to be read in one wavefront.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def pipeline_picture(pipeline: Pipeline, ident: str) -> Picture | None:
 
 
 def pipeline_caption(pipeline: Pipeline) -> str:
-    """Return the timeline in words: the stages, and the part of the ticks that each warp waits."""
+    """Return a text that describes the timeline: the stages, and the part of the ticks that each warp waits."""
     stages = sum(row.kind == "stage" for row in pipeline.rows)
     warps = [row for row in pipeline.rows if row.kind == "warps"]
     ticks = f"{'' if pipeline.whole else 'the first '}{pipeline.ticks:g} ticks"
@@ -156,8 +156,8 @@ MOST_LINES = 16
 
 
 def swizzle_picture(tile: SwizzledTile, ident: str) -> Picture | None:
-    """Return the picture of the first rows of a tile as a copy wrote them, or None if there are none. ``ident`` is
-    an identifier that no other picture on the page has."""
+    """Return the picture of the first rows of a tile as a copy wrote them, or None if there are no such rows. ``ident``
+    is an identifier that no other picture on the page has."""
     held = {at: (row, column) for row, cells in enumerate(tile.cells) for column, at in enumerate(cells)}
     lines = sorted({at // LINE for at in [*held, *tile.reads]})[:MOST_LINES]
     if not lines:
@@ -188,8 +188,8 @@ def swizzle_picture(tile: SwizzledTile, ident: str) -> Picture | None:
 
 
 def bank_turns(places: list[int]) -> int:
-    """Return the number of wavefronts that chunks at these bytes take: the largest number of them in one group of four
-    banks.
+    """Return the number of wavefronts that chunks at these bytes take: the largest number of chunks in one group of
+    four banks.
 
     >>> bank_turns([0, 144, 288]), bank_turns([0, 128, 256])
     (1, 3)
@@ -198,7 +198,7 @@ def bank_turns(places: list[int]) -> int:
 
 
 def swizzle_caption(tile: SwizzledTile) -> str:
-    """Return the picture of a tile in words."""
+    """Return a text that describes the picture of a tile."""
     how = f"with a {tile.swizzle}-byte swizzle" if tile.swizzle else "without a swizzle"
     copy = f"The copy{f' at line {tile.line}' if tile.line else ''} wrote rows of {tile.row_bytes:,} bytes {how}."
     rows = f"rows {tile.row} to {tile.row + max(0, len(tile.group) - 1)}"
@@ -219,7 +219,7 @@ def swizzle_caption(tile: SwizzledTile) -> str:
 
 
 def tile_name(tile: SwizzledTile) -> str:
-    """Return a heading for a tile."""
+    """Return the heading of a tile's picture."""
     return f"A tile with the {tile.swizzle}-byte swizzle" if tile.swizzle else "A tile without a swizzle"
 
 
@@ -246,8 +246,8 @@ class TitledPicture:
 
 
 def pipeline_pictures(pipeline: Pipeline | None, ident: str) -> list[TitledPicture]:
-    """Return the timeline, the phases of barriers, and one of each kind of tile. ``ident`` is an identifier that
-    nothing else on the page has."""
+    """Return the pictures of a pipeline: the timeline, the phases of barriers, and one tile of each kind. ``ident`` is
+    an identifier that nothing else on the page has."""
     if pipeline is None:
         return []
     drawn = [("Which warps wait, and for what", _TICKS, pipeline_picture(pipeline, f"{ident}-time"))]
@@ -271,7 +271,8 @@ def _different(tiles: list[SwizzledTile]) -> Iterator[SwizzledTile]:
 
 
 def pipeline_html(pipeline: Pipeline, ident: str) -> str:
-    """Return the pictures as a part of another page, with their own style, for light and for dark paper."""
+    """Return the pictures of a pipeline as a part of another page, with their own style, for light and for dark
+    paper."""
     shown = []
     for one in pipeline_pictures(pipeline, ident):
         head = f"<p><b>{marked(one.title)}</b><br>{marked(one.note)}</p>"
@@ -307,13 +308,13 @@ def _css() -> str:
 
 
 def picture_rules() -> str:
-    """Return the rules for pictures from the page's style. They use the variables of a theme."""
+    """Return the rules for pictures from the page's style. These rules use the variables of a theme."""
     return "".join(line for line in _css().splitlines() if line.startswith(".access") and "min-width" not in line)
 
 
 def theme_variables(theme: str) -> dict[str, str]:
-    """Return the variables of the page's style by name: those for light paper, replaced for ``"dark"`` by those for
-    dark paper."""
+    """Return the variables of the page's style by name: the variables for light paper, of which some are replaced by
+    those for dark paper if the theme is ``"dark"``."""
     dark = "".join(re.findall(r"prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}", _css(), re.DOTALL))
     light = "".join(re.findall(r"^:root \{(.*?)\}", _css(), re.DOTALL | re.MULTILINE))
     return dict(re.findall(r"--([\w-]+): ([^;]+);", light + (dark if theme == "dark" else "")))
@@ -322,7 +323,7 @@ def theme_variables(theme: str) -> dict[str, str]:
 def standalone_picture(svg: str, theme: str, *, size: float | None = None) -> str:
     """Return a picture as a file that needs no page: it contains the page's style, with the colours of a theme.
 
-    Its text has the page's size, or ``size`` pixels for a place that shows the picture small.
+    The picture's text has the page's font size, or ``size`` pixels for a place that shows the picture small.
     """
     colours = theme_variables(theme)
     found = re.search(r'viewBox="\S+ \S+ (\S+) (\S+)"', svg)
@@ -351,8 +352,8 @@ WIDEST = 120
 
 
 def phase_picture(history: BarrierHistory, ident: str) -> Picture | None:
-    """Return the picture of the events of a barrier, or None if there are none. ``ident`` is an identifier that no
-    other picture on the page has."""
+    """Return the picture of the events of a barrier, or None if the barrier has no events. ``ident`` is an identifier
+    that no other picture on the page has."""
     events = history.events
     if not events:
         return None
@@ -378,12 +379,12 @@ def phase_picture(history: BarrierHistory, ident: str) -> Picture | None:
 
 
 def phase_title(history: BarrierHistory) -> str:
-    """Return a heading for the events of a barrier."""
+    """Return the heading of the picture of a barrier's events."""
     return f"The phases of {history.name}{f': {history.role}' if history.role else ''}"
 
 
 def phase_caption(history: BarrierHistory) -> str:
-    """Return the events of a barrier in words: what a phase needs, and which phases were completed."""
+    """Return a text that describes the events of a barrier: what a phase needs, and which phases were completed."""
     done = max(event.phase for event in history.events)
     brought = any(event.what == "bytes" for event in history.events)
     needs = with_noun(history.count, "arrival") + (" and the expected bytes" if brought else "")

@@ -46,7 +46,7 @@ _Lines = dict[str, list[ScalingPoint]]
 
 
 def render_scaling(points: Sequence[ScalingPoint], *, title: str | None = None) -> str:
-    """The page of some points as HTML; see ``tilewright.records.report.render_scaling``."""
+    """Return the page of simulated products as HTML; see ``tilewright.records.report.render_scaling``."""
     if not points:
         raise RecordError("points is empty: a page needs at least one; see `tilewright scale`")
     if len(points) > MOST_POINTS:
@@ -75,7 +75,7 @@ def render_scaling(points: Sequence[ScalingPoint], *, title: str | None = None) 
 
 
 def write_scaling_page(points: Sequence[ScalingPoint], path: str | Path, *, title: str | None = None) -> Path:
-    """Renders the page into a file; see ``tilewright.records.report.write_scaling_page``."""
+    """Write the page of simulated products to a file; see ``tilewright.records.report.write_scaling_page``."""
     return html.write_whole(render_scaling(points, title=title), path)
 
 
@@ -83,8 +83,8 @@ def write_scaling_page(points: Sequence[ScalingPoint], path: str | Path, *, titl
 
 
 def scaling_sentence(lines: _Lines) -> str:
-    """Return a sentence that says up to how many workers each product keeps at least half of its efficiency, and
-    what limits it beyond that."""
+    """Return a sentence that says up to how many workers each product keeps at least half of its efficiency, and what
+    limits the product beyond that number."""
     kept: dict[str, list[str]] = {}
     never: dict[str, list[str]] = {}
     limits: dict[str, list[str]] = {}

@@ -1,5 +1,5 @@
-"""Shows the source with the cost of each line in the margin. Each line with accesses has a picture of one warp's
-access."""
+"""Shows the source of a kernel with the cost of each line in the margin. Each line with accesses has a picture of one
+warp's access."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _TOKENS = re.compile(
 
 
 def cuda_tokens(source: str) -> Iterator[tuple[str, str]]:
-    """Return CUDA C++ as pairs (kind, text). A kind is comment, string, directive, numeral, cuda, keyword, or empty for
-    all other text.
+    """Return CUDA C++ source as pairs (kind, text). The kind is comment, string, directive, numeral, cuda, keyword, or
+    empty for all other text.
 
     >>> [(kind, text) for kind, text in cuda_tokens("int i = threadIdx.x; // row") if kind]
     [('keyword', 'int'), ('cuda', 'threadIdx'), ('comment', '// row')]
@@ -63,7 +63,10 @@ def cuda_tokens(source: str) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class LineCost:
-    """The cost of one line in one kind of memory. ``needed`` and ``wasted`` are percents of the longest bar."""
+    """The cost of one line in one kind of memory.
+
+    ``needed`` and ``wasted`` are the lengths of the two parts of the line's bar, in percent of the longest bar.
+    """
 
     amount: str
     unit: str
@@ -84,8 +87,10 @@ class Panel:
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of the source. ``number`` is 0 for accesses without a line, and ``open`` says whether its pictures are
-    shown at first."""
+    """A line of the source.
+
+    ``number`` is 0 for accesses without a line, and ``open`` says whether the line's pictures are shown at first.
+    """
 
     number: int
     tokens: list[tuple[str, str]]
@@ -101,10 +106,12 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class SourceView:
-    """The lines: those of the header comment, those after it, and accesses and defects on lines that it does not have.
+    """The source lines of a kernel: the header comment, the lines after it, and entries for accesses and defects on
+    lines that the source does not have.
 
-    ``included``: included files by name, each with the lines that have accesses or defects, and their neighbours.
-    ``room`` is the length of the longest text in the margin, ``anchors`` the places in the page, by file and line.
+    ``included`` has the included files by name, each with the lines that have accesses or defects, and the lines near
+    them. ``room`` is the length of the longest text in the margin. ``anchors`` has the anchor of each line in the page,
+    by file and line.
     """
 
     header: list[SourceLine]
@@ -115,7 +122,7 @@ class SourceView:
     anchors: dict[tuple[str, int], str]
 
     def anchor(self, defect: Defect) -> str:
-        """The place in the page of a defect's line."""
+        """Return the anchor in the page of a defect's line."""
         return self.anchors[defect.file, defect.line]
 
 
@@ -125,7 +132,7 @@ _NOWHERE = [("comment", "// not in this file")]
 
 
 def source_view(explanation: Explanation, ident: str) -> SourceView:
-    """Return the view of an explanation. ``ident`` is an identifier that no other view on the page has."""
+    """Return the view of an explanation's source. ``ident`` is an identifier that no other view on the page has."""
     coloured = _by_line(explanation.source)
     longest = max((turns(a) for a in by_memory(explanation.accesses)), default=0)
     dearest = _dearest(explanation.accesses)
@@ -161,7 +168,8 @@ def source_view(explanation: Explanation, ident: str) -> SourceView:
 def _shown(
     text: str, file: str, here: tuple[dict[_Place, list[Access]], dict[_Place, list[Defect]]]
 ) -> list[tuple[int, list[tuple[str, str]]]]:
-    """The lines of an included file that have accesses or defects, and their neighbours; without text only the former."""
+    """The lines of an included file that have accesses or defects, and their neighbours; without text only the
+    former."""
     numbers = {line for name, line in (*here[0], *here[1]) if name == file}
     if not text:
         return [(number, [("comment", "// the file cannot be read")]) for number in sorted(numbers)]
@@ -187,7 +195,7 @@ def _by_line(source: str) -> list[list[tuple[str, str]]]:
 
 
 def turns(access: Access) -> float:
-    """Return what an access costs the L1 cache and shared memory, in wavefronts."""
+    """Return the number of wavefronts that an access takes in the L1 cache and shared memory."""
     return _turns(access, access.cost)
 
 
@@ -211,7 +219,7 @@ def _dearest(accesses: Iterable[Access]) -> _Place | None:
 
 
 def by_memory(accesses: Iterable[Access]) -> list[Access]:
-    """Return one access for each line and memory, with the sums of all accesses and the example of the first."""
+    """Return one access for each line and memory, with the sums of all accesses and the example of the first access."""
     found: dict[tuple[str, int, str], list[Access]] = {}
     for access in accesses:
         found.setdefault((access.file, access.line, access.space), []).append(access)
@@ -327,23 +335,29 @@ COLUMN = (WIDTH - LEFT) / BANKS
 
 @dataclass(frozen=True)
 class Pass:
-    """Lanes that are served together. ``stacks`` has the words of each bank or group of banks, one for each
-    wavefront, each with its lanes."""
+    """Lanes that are served together.
+
+    ``stacks`` has, for each bank or group of banks, the words that it serves, one in each wavefront. Each word in
+    ``stacks`` has the lanes that access it.
+    """
 
     lanes: list[int]
     stacks: list[list[tuple[int, list[int]]]]
 
     @property
     def turns(self) -> int:
-        """The number of wavefronts that the group takes: the number of words that the busiest bank serves."""
+        """The number of wavefronts that the pass takes, which is the number of words that the busiest bank serves."""
         return max(len(stack) for stack in self.stacks)
 
 
 def passes(kind: str, nbytes: int, lanes: Sequence[int | None]) -> list[Pass]:
-    """How the hardware serves one request, by the rule measured on an H200; their turns add up to its wavefronts.
+    """Return the passes in which the hardware serves one request, by the rule that was measured on an H200. The sum of
+    the passes' ``turns`` is the request's number of wavefronts.
 
-    Up to 4 bytes a lane one pass serves the warp, of 8 bytes each half of it, of 16 bytes each quarter. Where every lane
-    accesses the same word as lane^1, or every lane the same as lane^2, a load of 8 bytes takes one pass, of 16 bytes two.
+    If each lane accesses up to 4 bytes, one pass serves the warp. If each lane accesses 8 bytes, a pass serves half of
+    the warp, and if each accesses 16 bytes, a quarter. There is an exception for loads in which every lane accesses the
+    same word as lane^1, or every lane the same as lane^2: such a load of 8 bytes takes one pass, and one of 16 bytes
+    takes two.
 
     >>> [p.turns for p in passes("ld", 4, [8 * lane for lane in range(32)])]
     [2]

@@ -1,12 +1,13 @@
-"""A timeline as the page of ``tilewright multiply --timeline``, as a still picture, and as a trace for other viewers (S3.5).
+"""A timeline as the page of ``tilewright multiply --timeline``, as a still picture, and as a trace for other viewers
+(S3.5).
 
-The page and the picture, 1000 units wide, show for each place its tracks as bars in time. A track is drawn piece by piece,
-in as many rows as pieces overlap. The tracks of staging threads have thousands of pieces: they are drawn as the number of
-threads at work. The page's script draws the same paths again when the reader zooms.
+The page and the picture, 1000 units wide, show for each place its tracks as bars over time. Each piece of a track is a
+bar, and overlapping pieces are in different rows. The tracks of staging threads have thousands of pieces, so these
+tracks are drawn as the number of threads at work. The page's script draws the same paths again when the reader zooms.
 
-The trace is in the Trace Event format, which https://ui.perfetto.dev and other viewers open. A process is a place, a thread
-is a track. Pieces of a thread may not overlap there, unless one lies within the other: a track in which some do becomes
-several threads.
+The trace is in the Trace Event format, which https://ui.perfetto.dev and other viewers open. In the trace, a place is a
+process and a track is a thread. Pieces of one thread may not overlap in this format, unless one lies within the other.
+So a track with overlapping pieces becomes several threads.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ KINDS = ("a", "b", "c", "d", "x")
 
 @dataclass(frozen=True)
 class Bar:
-    """A piece of work in a track, or several consecutive ones that are too short to be drawn separately. ``pieces``
+    """A piece of work in a track, or several consecutive pieces that are too short to be drawn separately. ``pieces``
     is their number."""
 
     start_s: float
@@ -61,8 +62,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class DrawnTrack:
-    """A track as it is drawn: as ``bars`` in ``rows``, or as its ``density``, the number of pieces of each kind at a
-    time."""
+    """A track that is drawn either as ``bars`` in ``rows``, or as its ``density``, the number of pieces of each kind
+    over time."""
 
     name: str
     unit: str = ""
@@ -78,7 +79,8 @@ class DrawnTrack:
 
 
 def piece_rows(pieces: Sequence[Piece]) -> list[int]:
-    """Return a row for each piece, so that no two pieces of a row overlap. ``pieces`` are sorted by their beginnings.
+    """Return the number of a row for each piece, so that no two pieces of a row overlap. ``pieces`` are sorted by their
+    beginnings.
 
     >>> piece_rows([Piece("cpu", "copy in", "", *span) for span in ((0, 2), (1, 3), (2, 4))])
     [0, 1, 0]
@@ -96,7 +98,7 @@ def piece_rows(pieces: Sequence[Piece]) -> list[int]:
 
 
 def tracks(timeline: Timeline, place: str, most: int) -> list[DrawnTrack]:
-    """Return the tracks of a place in their order, each with about ``most`` bars or fewer."""
+    """Return the tracks of a place in their order, each with at most about ``most`` bars."""
     found = timeline.tracks(place)
     tones = _tones(found.get(COMPUTE, []))
     return [_track_data(timeline, name, pieces, tones, most) for name, pieces in found.items()]
@@ -169,8 +171,10 @@ def _density(timeline: Timeline, pieces: Sequence[Piece], kinds: Sequence[str], 
 
 
 def gaps(timeline: Timeline, place: str) -> list[tuple[float, float]]:
-    """Return the gaps in which nothing was computed. If there are many, gaps that are too short to be seen are left
-    out."""
+    """Return the gaps in the timeline of a place in which nothing was computed.
+
+    If there are many gaps, those that are too short to be seen are left out.
+    """
     total = timeline.total_s
     steps = union((piece.start_s, piece.end_s) for piece in timeline.tracks(place).get(COMPUTE, []))
     ends = [0.0, *(end for _, end in steps)]
@@ -229,8 +233,8 @@ def _areas(track: DrawnTrack) -> dict[str, str]:
 
 
 def as_data(track: DrawnTrack) -> dict[str, Any]:
-    """Return a track as JSON values. Bars are flat lists: µs from the beginning, length in µs, row, kind, name,
-    amount and pieces."""
+    """Return a track as JSON values. In these values each bar is a flat list: µs from the beginning, length in µs, row,
+    kind, name, amount and pieces."""
     data: dict[str, Any] = {
         "name": track.name,
         "unit": track.unit,
@@ -270,7 +274,7 @@ COLOURS = {
 
 
 def render_timeline(timelines: Sequence[Timeline], *, title: str | None = None) -> str:
-    """The page of some timelines as HTML; see ``tilewright.records.report.render_timeline``."""
+    """Return the page of timelines as HTML; see ``tilewright.records.report.render_timeline``."""
     timelines = list(timelines)
     if not timelines:
         raise RecordError("timelines is empty: a page needs at least one; see `tilewright multiply --timeline`")
@@ -288,7 +292,7 @@ def render_timeline(timelines: Sequence[Timeline], *, title: str | None = None) 
 
 
 def write_timeline(timelines: Sequence[Timeline], path: str | Path, *, title: str | None = None) -> Path:
-    """Renders the page into a file; see ``tilewright.records.report.write_timeline``."""
+    """Write the page of timelines to a file; see ``tilewright.records.report.write_timeline``."""
     return html.write_whole(render_timeline(timelines, title=title), path)
 
 
@@ -342,7 +346,10 @@ def _track(timeline: Timeline, place: str, track: DrawnTrack, summary: Track) ->
 
 
 def idle(timeline: Timeline, place: str, track: DrawnTrack) -> str:
-    """Return the path of the gaps in which nothing was computed. Gaps that are too short to be seen are left out."""
+    """Return the SVG path of the gaps in which nothing was computed.
+
+    Gaps that are too short to be seen are left out.
+    """
     scale = WIDTH / (timeline.total_s or 1.0)
     spans = [(start * scale, (end - start) * scale) for start, end in gaps(timeline, place)]
     return "".join(rectangle_path(x, 0, width, track.height) for x, width in spans if width > 0.3)
@@ -355,7 +362,7 @@ _BETWEEN = 8
 
 
 def save_timeline(timeline: Timeline, path: str | Path, *, themes: Sequence[str] = ("light",)) -> list[Path]:
-    """Writes the whole of a timeline as SVG; see ``tilewright.records.report.save_timeline``."""
+    """Write the picture of a whole timeline as SVG; see ``tilewright.records.report.save_timeline``."""
     path, written = Path(path), []
     for theme in themes:
         if theme not in THEMES:
@@ -429,8 +436,11 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:s|ms|µs)\b)")
 
 @dataclass(frozen=True)
 class TimeRow:
-    """A row of the table: its name, what each place did, and what the plan predicted. ``part`` says that it is a
-    part of the row above. A cell is a value and a note in smaller letters."""
+    """A row of the table of times: its name, what each place did, and what the plan predicted.
+
+    ``part`` says whether the row is a part of the row above. Each cell of the row is a value and a note in smaller
+    letters.
+    """
 
     name: str
     cells: list[tuple[str, str]]
@@ -439,7 +449,7 @@ class TimeRow:
 
 
 def shape(timeline: Timeline) -> str:
-    """``3000³`` for a square product, ``6 × 2000 × 4`` (m × n × k) otherwise."""
+    """Return the shape as text: ``3000³`` for a square product, otherwise for example ``6 × 2000 × 4`` (m × n × k)."""
     m, n, k = timeline.m, timeline.n, timeline.k
     return f"{n}³" if m == n == k else f"{m} × {n} × {k}"
 
@@ -451,7 +461,7 @@ def timeline_title(timeline: Timeline) -> str:
 
 
 def sentence(timeline: Timeline, summaries: Sequence[Summary]) -> str:
-    """Return how long the product took, and for how much of this time nothing was computed."""
+    """Return a sentence that says how long the product took, and for how much of this time nothing was computed."""
     words = [_took(timeline)]
     if timeline.before and not timeline.predicted:
         words.append(f"{timeline.before} of {with_noun(timeline.tiles, 'tile')} were finished by an earlier run.")
@@ -503,7 +513,7 @@ def _extremes(summaries: Sequence[Summary]) -> tuple[Summary, Summary]:
 
 
 def time_table(timeline: Timeline, summaries: Sequence[Summary]) -> list[TimeRow]:
-    """Return the rows of times, then each track's part of the time and its rate."""
+    """Return the table's rows: first the times of each place, then each track's part of the time and its rate."""
     plan = {} if timeline.predicted else timeline.expected
     exposed = [plan.get(name, 0.0) for name in ("first_s", "exposed_s", "last_s")]
     waited = None if not plan else sum(exposed)
@@ -526,7 +536,8 @@ def time_table(timeline: Timeline, summaries: Sequence[Summary]) -> list[TimeRow
 
 
 def _time(seconds: float, total_s: float, part: bool) -> tuple[str, str]:
-    """A time and its share of the total, unless it is the total or part of another row; a rounding error counts as zero."""
+    """A time and its share of the total, unless it is the total or part of another row; a rounding error counts as
+    zero."""
     seconds = seconds if seconds > 1e-9 * total_s else 0.0
     return duration(seconds) if seconds else "0 s", "" if part or seconds == total_s else share(seconds, total_s)
 
@@ -602,7 +613,7 @@ def trace(timeline: Timeline) -> dict[str, Any]:
 
 
 def write_trace(timeline: Timeline, path: str | Path) -> Path:
-    """Writes the trace to ``path``, whole or not at all; see ``tilewright.records.report.write_trace``."""
+    """Write a timeline's trace to ``path``, whole or not at all; see ``tilewright.records.report.write_trace``."""
     return write_whole(json.dumps(trace(timeline), separators=(",", ":"), allow_nan=False) + "\n", path)
 
 

@@ -1,8 +1,8 @@
 """Groups records into views, the records that one chart can show together, and makes the rows that charts draw.
 
-A *section* is one machine, device, dtype and precision; a *view* of it is one thread count. A serial kernel is measured with
-one thread only, so the view of T threads shows every kernel at its largest thread count not above T. The rows of a view
-tell which kernels are drawn at first, and which sizes a curve goes through.
+A *section* is one machine, device, dtype and precision; a *view* of a section is one thread count. A serial kernel is
+measured with one thread only, so the view of T threads shows every kernel at its largest thread count not above T. The
+rows that charts draw say which kernels are drawn at first, and which sizes a curve goes through.
 """
 
 from __future__ import annotations
@@ -34,18 +34,21 @@ MOST_CELLS = 50_000
 
 
 def is_reference(kernel: str) -> bool:
-    """Return whether a kernel is a reference: their names begin with ``ref/``."""
+    """Return whether a kernel is a reference: the name of a reference begins with ``ref/``."""
     return kernel.startswith("ref/")
 
 
 def is_library_call(kernel: str) -> bool:
-    """Return whether a kernel is the library's call. ``tilewright/matmul`` is no rung of the ladder: it runs the
-    kernel that its plan chooses."""
+    """Return whether a kernel is the library's call.
+
+    ``tilewright/matmul`` is no rung of the ladder: it runs the kernel that the product's plan chooses.
+    """
     return kernel.startswith("tilewright/")
 
 
 def rungs_order(record: BenchRecord) -> float:
-    """Return a kernel's position on the ladder, or infinity if the record has none, so that such kernels come last."""
+    """Return a kernel's position on the ladder, or infinity if the record has no position, so that such kernels come
+    last."""
     order = finite(record.about.get("order"))
     return float("inf") if order is None else order
 
@@ -62,13 +65,14 @@ class Section:
 
     @property
     def thread_counts(self) -> list[int]:
-        """The numbers of threads, the largest first. A GPU has one view, because numbers of threads do not apply to
-        it."""
+        """The numbers of threads in the section's records, the largest first. A GPU has one view, because numbers of
+        threads do not apply to it."""
         return sorted({r.threads for r in self.records}, reverse=True) if self.device == "cpu" else [_ANY]
 
     @property
     def most_cells(self) -> int:
-        """An upper bound on the cells in all tables of its views: kernels × shapes × thread counts."""
+        """An upper bound on the number of cells in all tables of the section's views: kernels × shapes × thread
+        counts."""
         kernels, shapes = {r.kernel for r in self.records}, {(r.m, r.n, r.k) for r in self.records}
         return len(self.thread_counts) * len(kernels) * len(shapes)
 
@@ -79,8 +83,8 @@ _ANY = 1 << 30
 
 @dataclass(frozen=True)
 class View:
-    """One number of threads of a section, with one record for each kernel and shape, in the order of the ladder,
-    references last."""
+    """The records of a section at one number of threads: one for each kernel and shape, in the order of the ladder,
+    with references last."""
 
     section: Section
     threads: int | None
@@ -93,7 +97,8 @@ class View:
 
     @property
     def what(self) -> str:
-        """The label without the machine: dtype, precision where it is not the default, device, threads."""
+        """The label without the machine: the dtype, the precision if it is not the default, the device and the
+        threads."""
         s = self.section
         promise = f"precision {s.precision}" if s.precision not in ("", "standard") else ""
         device = s.device if s.device != "cpu" else ""
@@ -102,18 +107,18 @@ class View:
 
     @property
     def kernels(self) -> list[str]:
-        """The kernels of its records, each once."""
+        """The kernels of the view's records, each once."""
         return list(dict.fromkeys(r.kernel for r in self.records))
 
     @property
     def shapes(self) -> list[tuple[int, int, int]]:
-        """The squares first, by size, then the other shapes, by operations."""
+        """The shapes of the view: square shapes by size, then the other shapes by number of operations."""
         shapes = {(r.m, r.n, r.k) for r in self.records}
         return sorted(shapes, key=lambda s: (not s[0] == s[1] == s[2], s[0] * s[1] * s[2], s))
 
     @property
     def squares(self) -> list[int]:
-        """Sizes of the square products with at least one result."""
+        """The sizes of the square products with at least one measured result."""
         return sorted({r.n for r in self.measured if r.m == r.n == r.k})
 
     @property
@@ -123,7 +128,7 @@ class View:
 
     @property
     def peak(self) -> float | None:
-        """Measured peak of this machine at this thread count, GFLOPS."""
+        """The measured peak of the view's machine with the view's number of threads, in GFLOPS."""
         widest = max((r.threads for r in self.records), default=0)
         peaks = [p for r in self.records if r.threads == widest and (p := finite(r.peak_gflops))]
         return statistics.median(peaks) if peaks else None
@@ -136,12 +141,12 @@ class View:
 
 
 def is_measured(record: BenchRecord) -> bool:
-    """Whether the result was verified and has a time."""
+    """Return whether the record's result was verified and has a time."""
     return record.verdict == "ok" and bool(finite(record.median_s)) and bool(finite(record.gflops))
 
 
 def threads_of(record: BenchRecord) -> str:
-    """ "2 threads"; empty on a GPU, where thread counts do not apply."""
+    """Return the number of threads as text, such as "2 threads"; empty on a GPU, where thread counts do not apply."""
     return with_noun(record.threads, "thread") if record.device == "cpu" else ""
 
 
@@ -158,8 +163,10 @@ def machine_name(record: BenchRecord) -> str:
 
 
 def machine_names(records: Iterable[BenchRecord]) -> dict[str, str]:
-    """Return a unique name for each ``machine_key``. A processor that occurs again with other libraries gets a
-    number."""
+    """Return a unique name for each ``machine_key``.
+
+    If a processor occurs with several sets of libraries, its second and later names end in a number.
+    """
     first: dict[str, str] = {}
     for record in records:
         first.setdefault(machine_key(record), machine_name(record))
@@ -182,8 +189,10 @@ def _stable(value: Any) -> Any:
 
 
 def sections(records: Iterable[BenchRecord]) -> list[Section]:
-    """Return the records by machine, device, dtype and precision, in the order in which these appear. Raises
-    RecordError for too many cells."""
+    """Return the records as sections by machine, device, dtype and precision, in the order in which these first appear.
+
+    Raises RecordError if the records have too many cells.
+    """
     groups: dict[tuple[str, str, str, str], list[BenchRecord]] = {}
     for record in records:
         derived = record.with_rates() if record.median_s is None else record
@@ -201,7 +210,7 @@ def sections(records: Iterable[BenchRecord]) -> list[Section]:
 
 
 def views(section: Section) -> list[View]:
-    """Return one view for each number of threads, the largest first."""
+    """Return one view of a section for each number of threads, the largest number first."""
     ladder = sorted(section.records, key=lambda r: (is_reference(r.kernel), rungs_order(r)))
     result = []
     for threads in section.thread_counts:
@@ -229,8 +238,11 @@ def best_of_cells(records: Iterable[BenchRecord]) -> list[BenchRecord]:
 
 
 def varied(records: Iterable[BenchRecord]) -> dict[str, tuple[str, ...]]:
-    """Return for each kernel the parameters that have several values in one cell. These were varied on purpose.
-    Parameters that differ only from size to size, such as tuned ones, were not."""
+    """Return for each kernel the parameters that have several values in one cell.
+
+    Such parameters were varied on purpose. Parameters that differ only from size to size, such as tuned ones, were not
+    varied on purpose.
+    """
     groups: dict[tuple[Any, ...], list[BenchRecord]] = {}
     for record in records:
         groups.setdefault(record.cell[:-1], []).append(record)  # the cell without its parameters
@@ -244,7 +256,7 @@ def varied(records: Iterable[BenchRecord]) -> dict[str, tuple[str, ...]]:
 
 
 def params_text(record: BenchRecord, names: Iterable[str]) -> str:
-    """``BLOCK_X=8 BLOCK_Y=16``: the named parameters that the record has."""
+    """Return the named parameters that the record has as text, such as ``BLOCK_X=8 BLOCK_Y=16``."""
     return " ".join(f"{name}={record.params[name]}" for name in names if name in record.params)
 
 
@@ -272,7 +284,7 @@ ONE_PLACE = 1 / 80
 
 
 def best_kernel(records: Iterable[BenchRecord]) -> BenchRecord | None:
-    """The fastest of some measured records in the largest shape there is; squares before other shapes."""
+    """Return the fastest of some measured records in their largest shape; square shapes come before other shapes."""
     sized = [((r.m == r.n == r.k, r.flops), r.gflops or 0.0, r) for r in records]
     return max(sized, key=lambda entry: entry[:2])[2] if sized else None
 
@@ -284,8 +296,8 @@ def best_rung(view: View) -> BenchRecord | None:
 
 def emphasised(view: View) -> list[str]:
     """Return the kernels that charts draw at first: the library's call, the best rung and two references, or all
-    kernels if they are few. More lines cannot be distinguished. The page draws the others when the reader asks for
-    them."""
+    kernels if they are few. More lines cannot be distinguished. The page draws all other kernels when the reader asks
+    for them."""
     if len(view.kernels) <= FEW_KERNELS:
         return view.kernels
     best = best_rung(view)
@@ -294,8 +306,8 @@ def emphasised(view: View) -> list[str]:
 
 
 def references(view: View) -> list[str]:
-    """Return the reference of most ratios, and the fastest other library in the largest shape. A variant of the
-    reference, whose name begins with the reference's name, is not another library."""
+    """Return the reference that most ratios refer to, and the fastest other library in the largest shape. A variant of
+    the reference, whose name begins with the reference's name, is not another library."""
     first = view.reference or "none"
     others = best_kernel(r for r in view.measured if is_reference(r.kernel) and not r.kernel.startswith(first))
     chosen = (view.reference, others.kernel if others else None)
@@ -303,10 +315,12 @@ def references(view: View) -> list[str]:
 
 
 def curve_sizes(sizes: Iterable[int]) -> set[int]:
-    """The sizes that a curve goes through: of sizes in one place on the axis the one with the largest power of two.
+    """Return the sizes that a curve goes through: of sizes that share one place on the axis, the size that is divisible
+    by the largest power of two.
 
-    4095, 4096 and 4097 stand for how much an edge costs. A line through all three is a vertical spike that hides the
-    difference; as three marks, with the line through 4096, they show it.
+    For example, the sizes 4095, 4096 and 4097 are measured to show how much an edge costs. A line through all three
+    sizes is a vertical spike that hides the difference. Three marks, with a line through only the mark of 4096, show
+    the difference.
 
     >>> sorted(curve_sizes([1000, 1024, 2048, 4095, 4096, 4097, 8192]))
     [1024, 2048, 4096, 8192]
@@ -326,10 +340,10 @@ def curve_sizes(sizes: Iterable[int]) -> set[int]:
 
 
 def chart_rows(view: View) -> list[dict[str, Any]]:
-    """The rows that charts draw: one for each measured cell, with its numbers and the texts of its tooltip.
+    """Return the rows that charts draw: one for each measured cell, with its numbers and the texts of its tooltip.
 
-    ``strong`` says whether its kernel is emphasised (these come last and are drawn on top), ``joined`` whether the kernel's
-    curve goes through it.
+    ``strong`` says whether the row's kernel is emphasised; emphasised rows come last, so that they are drawn on top.
+    ``joined`` says whether the kernel's curve goes through the cell.
     """
     strong = set(emphasised(view))
     joined = curves(view.measured)
@@ -341,7 +355,7 @@ def chart_rows(view: View) -> list[dict[str, Any]]:
 
 
 def curves(records: Iterable[BenchRecord]) -> set[tuple[str, int]]:
-    """Return kernel and size of each square product that a curve goes through."""
+    """Return the kernel and the size of each square product that a curve goes through."""
     sizes: dict[str, set[int]] = {}
     for r in records:
         if r.m == r.n == r.k:

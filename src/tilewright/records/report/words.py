@@ -1,4 +1,4 @@
-"""Writes numbers as text, with three significant digits and a unit."""
+"""Converts numbers to text, with three significant digits and a unit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def finite(value: float | None) -> float | None:
 
 
 def digits(value: float) -> str:
-    """Return a number with three significant digits, without an exponent, and with separated thousands.
+    """Return a number as text with three significant digits, without an exponent, and with separated thousands.
 
     >>> [digits(v) for v in (0.5512, 25.53, 766.4, 12345.6, 2.0)]
     ['0.551', '25.5', '766', '12,346', '2.00']
@@ -36,7 +36,7 @@ def digits(value: float) -> str:
 
 
 def shortly(value: float) -> str:
-    """Return a number with at most three significant digits, without zeros at the end.
+    """Return a number as text with at most three significant digits, without zeros at the end.
 
     >>> [shortly(v) for v in (32.0, 16.5, 0.3951, 7.002, 12345.0)]
     ['32', '16.5', '0.395', '7', '12,345']
@@ -59,7 +59,8 @@ def duration(seconds: float) -> str:
 
 
 def table_time(seconds: float) -> str:
-    """Return a time as the table shows it: in ms below 1 s, and ``< 0.01 ms`` if it is too short to be compared.
+    """Return a time as the table of kernels shows it: in ms below 1 s, and ``< 0.01 ms`` if it is too short to be
+    compared.
 
     >>> table_time(3e-6), table_time(5e-5), table_time(10.2)
     ('< 0.01 ms', '0.050 ms', '10.2 s')
@@ -70,7 +71,7 @@ def table_time(seconds: float) -> str:
 
 
 def factor(gain: float) -> str:
-    """Return a factor as text: with two decimals below 10, and fewer above.
+    """Return a factor as text, with two decimals below 10 and fewer decimals above.
 
     >>> factor(1.082), factor(0.4), factor(23.4), factor(211.7)
     ('×1.08', '×0.40', '×23.4', '×212')
@@ -80,7 +81,7 @@ def factor(gain: float) -> str:
 
 
 def with_noun(number: int, noun: str, plural: str | None = None) -> str:
-    """Return a number with its noun in the singular or plural.
+    """Return a number as text, with its noun in the singular or plural.
 
     >>> with_noun(1, "thread"), with_noun(2, "thread")
     ('1 thread', '2 threads')
@@ -89,7 +90,7 @@ def with_noun(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def sentence_list(words: Sequence[str]) -> str:
-    """Return several texts as a list in a sentence.
+    """Return several texts as one text that lists them in a sentence.
 
     >>> sentence_list(["a", "b", "c"]), sentence_list(["a"])
     ('a, b and c', 'a')
