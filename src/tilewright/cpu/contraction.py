@@ -45,7 +45,7 @@ def _quietly(function: Callable[..., Any], *arguments: Any, **options: Any) -> N
 
 
 def read_operand(x: np.ndarray, reading: Reading, dtype: np.dtype) -> np.ndarray:
-    """The operand with each label once: a view, or an array of sums in ``dtype``.
+    """Return the operand with each of its labels once: a view, or an array of sums in ``dtype``.
 
     >>> trace = Reading((), "ii", "i", "i")
     >>> read_operand(np.arange(9.0).reshape(3, 3), trace, np.dtype(float))
@@ -95,8 +95,8 @@ def multiply_pair(
 ) -> None:
     """Write the product of ``x`` and ``y`` into ``c``, whose axes are in the order of ``layout.output``.
 
-    ``dtype`` is the dtype of copies. ``sums`` is the dtype of partial sums, for a product of two vectors that may be
-    computed in parts."""
+    ``dtype`` is the dtype to which copied pieces of ``x`` and ``y`` are converted. ``sums`` is the dtype of partial
+    sums, for a product of two vectors that may be computed in parts."""
     batch, m, n, k = layout.batch, layout.m, layout.n, layout.k
     x = x.transpose([layout.x.index(label) for label in batch + m + k])
     y = y.transpose([layout.y.index(label) for label in batch + n + k])
@@ -233,7 +233,7 @@ def _multiply_into(multiply: MultiplyInto, x: np.ndarray, y: np.ndarray, c: np.n
 
 
 def is_summed_by_parts(layout: PairLayout) -> bool:
-    """Whether the product is one of two vectors that are long enough for ``_inner_product``."""
+    """Return whether the product multiplies two vectors that are long enough for ``_inner_product``."""
     return not layout.output and layout.shape[2] > 2 * INNER_ELEMENTS
 
 

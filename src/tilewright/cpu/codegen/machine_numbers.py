@@ -17,7 +17,7 @@ for_library = False
 
 
 def reader(name: str, value: int) -> Any:
-    """A function without arguments, for compiled code, that returns the number."""
+    """Return a function without arguments, for compiled code, that returns the number of a ``setting``."""
 
     @intrinsic
     def read(typingctx: Any) -> Any:  # noqa: ARG001

@@ -128,8 +128,8 @@ prefetch_for_write: Callable[..., None] = _prefetch_for_write
 
 
 def has_rows(matrix: np.ndarray | tuple[np.ndarray, ...]) -> bool:
-    """For compiled code: whether the elements of a row are closer together than those of a column. ``matrix`` is a
-    matrix, or a tuple whose first element is one."""
+    """Return whether the elements of a row are closer together in memory than those of a column (for compiled code).
+    ``matrix`` is a matrix, or a tuple whose first element is a matrix."""
     raise NotImplementedError
 
 

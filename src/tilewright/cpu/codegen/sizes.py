@@ -1,4 +1,4 @@
-"""Numbers that kernels and the generator share. They are in a separate module so that reading them needs no
+"""Numbers that kernels and the generator share. These numbers are in a separate module so that reading them needs no
 compiler."""
 
 from __future__ import annotations

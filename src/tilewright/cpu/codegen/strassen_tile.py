@@ -1,9 +1,9 @@
 """The inner loops of a scheme such as Strassen's: operands are summed while they are packed, and a finished tile is
 added to several tiles of C.
 
-A product of such a scheme is (±A₁ ± A₂ …)·(±B₁ ± B₂ …), which is added with signs to several blocks of C. Operands are
-copied into panels anyway, so their sums need no further memory. A finished tile is in registers anyway, and from there
-it is added to every place that the scheme names.
+A product of a scheme such as Strassen's is (±A₁ ± A₂ …)·(±B₁ ± B₂ …), which is added with signs to several blocks of C.
+Operands are copied into panels anyway, so their sums need no further memory. A finished tile is in registers anyway,
+and is added from the registers to every block of C that the scheme names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIELDS = 3
 def spreading_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: int = 1) -> Callable[..., None]:
     """A micro-kernel whose result is added, with signs, to several tiles in memory.
 
-    It returns an intrinsic ``micro(kc, a, b, tiles, terms, count)``, where ``kc``, ``a`` and ``b`` are those of
+    The result is an intrinsic ``micro(kc, a, b, tiles, terms, count)``, where ``kc``, ``a`` and ``b`` are those of
     ``micro_kernel``. ``tiles`` are contiguous tiles of mr × nv vectors, one after another. ``terms`` points to three
     64-bit integers for each of ``count`` terms: the number of a tile, the sign (1 or −1), and 1 if the tile is
     overwritten without being read.
@@ -47,7 +47,7 @@ def spreading_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unrol
 
 
 class _SpreadTile(MicroKernelEmitter):
-    """Prefetch of the tiles → loop over k → write-back to each of them."""
+    """A micro-kernel in three steps: it prefetches the tiles, loops over k, and writes the result back to each tile."""
 
     def spread(self, kc: Any, a: Any, b: Any, tiles: Any, terms: Any, count: Any) -> None:
         builder, index = self.builder, kc.type
@@ -152,8 +152,8 @@ def combiner(coefficients: Sequence[Sequence[int]], vector_bits: int) -> Callabl
     multiplies.
 
     ``coefficients`` has one row for each sum and one column for each term; its numbers are 0, 1 and −1. The terms are
-    rows of ``count`` elements, ``source_ld`` elements apart. The sums are written to rows ``target_ld`` elements apart.
-    ``count`` is rounded up to whole vectors.
+    rows of ``count`` elements, ``source_ld`` elements apart. The sums are written to rows of ``target``, which are
+    ``target_ld`` elements apart. ``count`` is rounded up to whole vectors.
     """
 
     @intrinsic

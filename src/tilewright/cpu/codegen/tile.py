@@ -25,9 +25,9 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: i
     - ``accumulate``: 0 overwrites C without reading it, and any other number adds to C. ``kc`` is at least 1.
 
     Each step of k loads ``nv`` vectors of B, and for each row broadcasts one element of A into ``nv`` fused
-    multiply-adds. This is an outer product, which reads memory ``mr + nv`` times for ``mr · nv`` vector operations.
-    ``unroll`` steps make one iteration of the loop. Every element of C is one chain of multiply-adds in the order of k,
-    so its bits depend neither on the tile nor on its position in the tile.
+    multiply-adds. Each step of k is an outer product, which reads memory ``mr + nv`` times for ``mr · nv`` vector
+    operations. ``unroll`` steps make one iteration of the loop. Every element of C is one chain of multiply-adds in the
+    order of k, so its bits depend neither on the tile nor on its position in the tile.
     """
 
     @intrinsic
@@ -48,17 +48,18 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: i
 def edge_kernel(
     mr: int, nv: int, vector_bits: int, *, unroll: int = 1, near: bool = False, follow: bool = False, pitch: int = 0
 ) -> Callable[..., None]:
-    """``micro_kernel`` for an A with any stride: ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)``.
+    """Return a ``micro_kernel`` for an A with any stride: ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns,
+    ahead)``.
 
-    ``columns`` is the number of the tile's columns that are inside C. ``b`` is as wide as the whole tile. Its elements
-    beyond ``columns`` affect no element of C, and memory outside C is neither read nor written. A tile that is
+    ``columns`` is the number of the tile's columns that are inside C. ``b`` is as wide as the whole tile. Elements of
+    ``b`` beyond ``columns`` affect no element of C, and memory outside C is neither read nor written. A tile that is
     completely inside C is written without masks.
 
     Rows of ``b`` are ``pitch`` vectors apart, by default without gaps.
 
-    Unless ``near``, which means that A and B are in L2, each step prefetches a later step of B, and each iteration rows
-    of A below the tile. With ``follow`` each iteration also prefetches the line that is ``ahead`` elements after its
-    first element of B into L2.
+    ``near`` means that A and B are in L2. If it is False, each step prefetches a later step of B, and each iteration
+    prefetches rows of A below the tile. With ``follow`` each iteration also prefetches a line into L2: the line that is
+    ``ahead`` elements after the first element of B that the iteration reads.
     """
 
     @intrinsic
@@ -118,7 +119,7 @@ class MicroKernelEmitter:
         self.near, self.ahead, self.pitch = near, ahead, pitch or nv
 
     def emit(self, kc: Any, a: Any, b: Any, c: Any, ldc: Any, accumulate: Any, columns: Any = None) -> None:
-        """Emit the whole tile. With ``columns``, only this many of its columns are written."""
+        """Emit the whole tile. With ``columns``, only this many columns of the tile are written."""
         builder, index = self.builder, kc.type
         tile = self._first_sums()
         iterations = builder.udiv(kc, index(self.unroll))

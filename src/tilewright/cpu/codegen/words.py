@@ -3,8 +3,8 @@ column.
 
 A word has two elements of 16 bits or four of 8 bits; 8-bit integers can be widened to 16 bits. Steps beyond the end of
 k are zeros. If steps of k are contiguous in memory, words are loaded directly. If rows of A or columns of B are
-contiguous, vectors of each step are interleaved with those of the other steps. Both are transposed in registers if the
-target needs it. A matrix with neither order is gathered element by element.
+contiguous, vectors of each step are interleaved with those of the other steps. In both cases the words are transposed
+in registers if the target needs it. A matrix without contiguous rows or columns is gathered element by element.
 
 As in ``pack.py``, the elements that are packed next are prefetched.
 """
@@ -116,12 +116,12 @@ class _Words:
             self.shifts.reverse()
 
     def elements(self, pointer: Any) -> Any:
-        """As many elements as a vector of words has, one after the other."""
+        """Load contiguous elements, as many as a vector of words has lanes."""
         memory = Vectors(self.builder, self.element, self.lanes * self.group)
         return self._widened(memory.load(pointer), ir.VectorType(ir.IntType(self.bits), memory.lanes))
 
     def along(self, pointer: Any) -> Any:
-        """Words that follow each other in memory, with all of their steps."""
+        """Load words that follow each other in memory, with all of their steps of k."""
         value = self.builder.bitcast(self.elements(pointer), self.words.vector)
         if self.shifts[0] == 0:
             return value
@@ -129,10 +129,10 @@ class _Words:
         return self.builder.or_(self.builder.shl(value, half), self.builder.lshr(value, half))
 
     def interleaved(self, rows: list[Any]) -> list[Any]:
-        """Vectors of words whose steps are in ``rows``, in their order.
+        """Return vectors of words, in order, whose steps of k are in ``rows``.
 
-        Processors interleave within parts of 128 bits: four words. So the elements of the same four words are brought to the
-        same part first.
+        Processors interleave within parts of 128 bits, which are four words. So the elements of the same four words are
+        first brought to the same part of 128 bits.
         """
         builder, parts, group = self.builder, self.lanes // 4, self.group
         fours = ir.VectorType(ir.IntType(4 * self.bits), parts * group)
@@ -160,7 +160,7 @@ class _Words:
         return self.builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(order)), order))
 
     def across(self, pointer: Any, step: Any) -> Any:
-        """The words of neighbours; the steps of each are ``step`` bytes apart."""
+        """Load the words of neighbouring rows or columns; the steps of k of each word are ``step`` bytes apart."""
         row, joined = Vectors(self.builder, self.element, self.lanes), self.words.zero
         for p, shift in enumerate(self.shifts):
             element = row.load(moved_by(self.builder, pointer, self.builder.mul(step, I64(p))))
@@ -168,7 +168,7 @@ class _Words:
         return joined
 
     def placed(self, element: Any, shift: int) -> Any:
-        """Elements at their place in words; of scalars, too."""
+        """Shift elements to their place in words; the elements may be vectors or scalars."""
         vector = isinstance(element.type, ir.VectorType)
         kinds = [
             ir.VectorType(ir.IntType(bits), self.lanes) if vector else ir.IntType(bits) for bits in (self.bits, 32)
@@ -189,7 +189,8 @@ def moved_by(builder: Any, pointer: Any, distance: Any) -> Any:
 
 
 class _WordCopy(NamedTuple):
-    """The arguments of ``_copy``, in the order of its parameters. A copy that does not use one gets 0."""
+    """The arguments of ``_copy``, in the order of its parameters. A copy that does not use one of the arguments gets 0
+    for it."""
 
     source: Any  # a pointer to elements
     step: Any  # bytes from an element of a word to the next, or from a vector to the next
