@@ -111,8 +111,8 @@ def instruction_names(isa: Collection[str], vector_bits: int) -> str:
 
 
 def compiled_dots(blocks: DotBlocks, instruction: str | Mapping[int, str]) -> Callable[..., None]:
-    """``edges.compiled_tile`` for words. Compile a tile like ``edges.compiled_tile``, with one more argument: a pointer
-    to the initial sum of each row.
+    """Compile a tile of words like ``edges.compiled_tile``, with one more argument: a pointer to the initial sum of
+    each row.
 
     ``tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, start)``.
     """

@@ -79,7 +79,7 @@ def write(steps, a, a_stride, b, c, band, sliver, corner, near):
 
 @codegen.njit(nogil=True)
 def add_corner(corner, width, c, top, rows, left, columns, accumulate):
-    """Write a finished tile, in rows of ``width`` real numbers, to a C to which vectors cannot be written."""
+    """Write a finished tile, in rows of ``width`` real numbers, to a C whose strides do not allow stores of vectors."""
     for r in range(rows):
         for s in range(columns):
             element = complex(corner[r * width + 2 * s], corner[r * width + 2 * s + 1])

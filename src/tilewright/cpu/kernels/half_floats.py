@@ -1,11 +1,12 @@
 """The kernel for float16 and bfloat16, which are multiplied as float32: they are widened while they are packed, and
 rounded once at the end.
 
-Between phases of k, C is in the workspace as float32. The last phase rounds each tile while it is in the cache. So no
-operand is copied as a whole. Each element is the element of the float32 product, rounded to nearest, or to infinity
-beyond the largest number.
+Between phases of k, C is in the workspace as float32. The last phase rounds each tile while it is in the cache. So
+neither A, B nor C is converted as a whole before or after the product. Each element of C is the element of the float32
+product, rounded to the nearest number of C's dtype; beyond the largest number it is infinity.
 
-Numba has neither dtype. Compiled code sees float16 as unsigned and bfloat16 as signed 16-bit integers.
+Numba has neither dtype. Compiled code sees the elements of float16 as unsigned 16-bit integers, and those of bfloat16
+as signed 16-bit integers.
 """
 
 import numpy as np

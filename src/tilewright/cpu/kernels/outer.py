@@ -1,4 +1,5 @@
-"""The kernel for a small k, with which writing C takes most of the time. C is written once, and bypasses the caches.
+"""The kernel for a small k, with which writing C takes most of the time. Each element of C is written once, with a
+store that bypasses the caches.
 
 At k = 4 an element of C costs 8 operations and 4 or 8 bytes, so the *writes* to memory determine the time. A store
 through the caches first fetches the line that it overwrites, so every byte of C is moved twice. Therefore a C larger
@@ -6,13 +7,13 @@ than the caches is written by streaming stores, directly from the accumulators, 
 reaches 19 GB/s.
 
 Streaming stores need every row of C to begin at a multiple of the vector size. If C is not streamed, its rows are
-prefetched while their sums are computed. Otherwise a store to a part of a cache line would fetch the line only when the
-store executes. This prefetch makes the product 2 to 3 times as fast.
+prefetched while their sums are computed. Without such a prefetch, a store to a part of a cache line would fetch the
+line only when the store executes. Prefetching the rows of C makes the product 2 to 3 times as fast.
 
-Nothing is packed, because k elements of a row of A and k rows of B stay in L1 or L2. A larger B is cut into strips of
-columns, and all columns of C that belong to a strip are computed before the next strip. A buffer for finished tiles,
-which were then streamed to C row by row, was no faster than plain stores, because the core had nothing to compute while
-it waited for its stores.
+Neither A nor B is packed, because k elements of a row of A and k rows of B stay in L1 or L2. A larger B is cut into
+strips of columns, and all columns of C that belong to a strip are computed before the next strip. A buffer for finished
+tiles, which were then streamed to C row by row, was no faster than plain stores, because the core had nothing to
+compute while it waited for its stores.
 """
 
 from tilewright.cpu import codegen
@@ -43,7 +44,7 @@ buffer = codegen.stack_buffer(MR * NV * BITS // 32)
 
 
 def suits(m: int, n: int, k: int) -> bool:
-    """Whether k is small for a C of this size.
+    """Return whether k is small for a C of this size.
 
     With more than 32 steps packing is faster if C has few rows or columns, and with more than 48 steps for every C. A
     float64 product of 2,600 × 2,304 × 60 on a Xeon took 18.5 ms with packing and 25.7 ms without."""

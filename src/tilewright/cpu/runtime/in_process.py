@@ -41,7 +41,7 @@ _alive: list[Any] = []
 class Compiler:
     """Compiles each function of the engine when it is first requested, and caches it on disk.
 
-    All of this runs on another thread, because an interrupt would leave the compiler's locks taken and its registries
+    Compilation runs on another thread, because an interrupt would leave the compiler's locks taken and its registries
     half filled. Compiled functions, and the only object of this class, exist until the process ends.
     """
 
@@ -83,7 +83,7 @@ def _kernel(kernel: Kernel, dtype: str, result: str) -> CompiledKernel:
 
 
 def fresh_assembly(kernel: Kernel, dtype: str) -> str:
-    """The assembly of a kernel. The kernel is compiled anew, because machine code from the cache cannot be
+    """The assembly of a kernel. The kernel is compiled again, because machine code from the cache cannot be
     disassembled."""
     entry = entries.kernel_entry(kernel, dtype, dtype)
     dispatcher: Any = nb.njit(nogil=True, **entry.options)(entry.function)
@@ -141,10 +141,10 @@ _numbers_of_numba = bytecode.FunctionIdentity._unique_ids
 
 
 class _Locator(caching._CacheLocator):
-    """Places machine code in the user's private directory, under a key of everything that determines it.
+    """Places machine code in the user's private directory, under a key of everything that determines the code.
 
-    Numba's own key is the time stamp of one file: it does not notice an edited intrinsic, an edited function in another
-    file, or a tile that was chosen for another machine.
+    Numba's own key is the time stamp of one file. That key stays the same if an intrinsic or a function in another file
+    was edited, or if a tile was chosen for another machine.
     """
 
     def __init__(self, function: Any, source: str) -> None:
@@ -189,7 +189,8 @@ class _Impl(caching.CompileResultCacheImpl):
 
 
 class _CheckedFiles(caching.IndexDataCacheFile):
-    """Numba's files of machine code, each behind its digest: code of which a crash has lost a part would be called."""
+    """Numba's files of machine code, each with a digest before it. Without the digest, code would be called of which a
+    crash has lost a part."""
 
     def _save_data(self, name: str, data: Any) -> None:
         dumped = self._dump(data)
@@ -207,16 +208,17 @@ class _CheckedFiles(caching.IndexDataCacheFile):
 class CodeCache(caching.FunctionCache):
     """Numba's cache with one index file for each dtype, source and blocking.
 
-    A single index would lose or mix up entries if two processes wrote it at once. The source is the one that was
-    loaded, because the file on disk may have changed since. The blocking is part of the name because a tuner makes many
-    blockings.
+    A single index would lose or mix up entries if two processes wrote it at once. The source in an index's name is the
+    one that was loaded, because the file on disk may have changed since. The block sizes are part of the name because a
+    tuner tries many block sizes.
 
     If the cache fails, code is compiled again, and no product fails. A file that a crash left incomplete is written
     again. A failure to write, such as a full disk, is reported once.
 
     Numba distinguishes closures of the same function by a number in their names, which starts at 1 in each process. So
     machine code from two processes may hold two functions with the same name, and the linker would use the first for
-    both. Here the number of each compilation starts at a value that is determined by its key.
+    both. So ``CodeCache`` starts the number of each compilation at a value that is determined by the key of the
+    compiled code.
     """
 
     _impl_class = _Impl
@@ -236,7 +238,8 @@ class CodeCache(caching.FunctionCache):
             self.disable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """As in Numba's cache. None if a crash left the file incomplete. ``on_miss`` is called before a compilation."""
+        """As in Numba's cache. The result is None if a crash left the file incomplete. ``on_miss`` is called before a
+        compilation."""
         try:
             found = super().load_overload(sig, target_context)
         except Exception:  # an incomplete pickle may raise any exception
@@ -249,7 +252,7 @@ class CodeCache(caching.FunctionCache):
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """As in Numba's cache. A failure to write is reported once."""
+        """As in Numba's cache. Save compiled code; a failure to write is reported once."""
         bytecode.FunctionIdentity._unique_ids = _numbers_of_numba
         try:
             super().save_overload(sig, data)

@@ -1,9 +1,10 @@
 """Gets the engine's machine code for this process: from the library that was built for its processor, or from a
 compiler.
 
-With ``$TILEWRIGHT_COMPILE=1`` the engine is compiled in the process even if there is a library. This is for developers
-who change its kernels. Numba (``tilewright[lab]``) always compiles the kernels of the ladder, users' kernels, and tile
-sizes that ``tilewright tune`` tries. If there is neither a library nor a compiler, NumPy multiplies.
+With ``$TILEWRIGHT_COMPILE=1`` the engine is compiled in the process even if there is a library. Compiling in the
+process is for developers who change the engine's kernels. Numba (``tilewright[lab]``) always compiles the kernels of
+the ladder, users' kernels, and tile sizes that ``tilewright tune`` tries. If there is neither a library nor a compiler,
+NumPy multiplies.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class CodeSource(Protocol):
 
 @functools.cache  # stays as it was at first: machine code is loaded, and sizes of workspace follow from it
 def engine_code() -> CodeSource | None:
-    """The source of the engine's machine code; None if NumPy must multiply."""
+    """Return the source of the engine's machine code; None if NumPy must multiply."""
     if _is_sub_interpreter():
         return None
     if os.environ.get(VARIABLE) != "1" and (found := _library()) is not None:
@@ -64,15 +65,15 @@ def engine_code() -> CodeSource | None:
 
 
 def why_numpy() -> str:
-    """The reason why there is no machine code, as text."""
+    """Return the reason why there is no machine code, as text."""
     if _is_sub_interpreter():
         return "this is a sub-interpreter, to which machine code does not belong"
     return f"{_why_no_library()}, and {_why_no_compiler()}"
 
 
 def kernel_code(kernel: Kernel, dtype: str, result: str) -> Code:
-    """The machine code of a kernel, from the library or compiled now. Raises UnavailableError if neither is
-    possible."""
+    """Return the machine code of a kernel, from the library or compiled now. Raises UnavailableError if there is
+    neither a library nor a compiler."""
     source = engine_code()
     if isinstance(source, BuiltCode) and not source.has(kernel, dtype, result):
         source = _compiler()
@@ -83,7 +84,8 @@ def kernel_code(kernel: Kernel, dtype: str, result: str) -> Code:
 
 
 def need_machine_code(what: str) -> CodeSource:
-    """The source of machine code. Raises UnavailableError if there is none; ``what`` is the subject of the message."""
+    """The source of machine code. Raise UnavailableError if there is no machine code; ``what`` is the subject of the
+    message."""
     source = engine_code()
     if source is None:
         raise UnavailableError(f"{what} must be compiled, and {why_numpy()}: {how_to_install('lab')}")
@@ -91,7 +93,7 @@ def need_machine_code(what: str) -> CodeSource:
 
 
 def describe_code() -> str:
-    """A line of text that says which machine code is used, and why."""
+    """Return a line of text that says which machine code is used, and why."""
     source = engine_code()
     if source is None:
         return f"none: {why_numpy()}; NumPy multiplies"
@@ -145,8 +147,8 @@ class BuiltCode:
         self.run_call = library.function("run_call")
 
     def has(self, kernel: Kernel, dtype: str, result: str) -> bool:
-        """Whether the library holds this kernel. It holds neither a changed kernel nor one that was loaded again with
-        another tile."""
+        """Whether the library holds this kernel. A library holds neither a changed kernel nor a kernel that was loaded
+        again with another tile."""
         return kernel in self._kernels and self._library.has(kernel_name(kernel.name, dtype, result))
 
     @functools.cache  # noqa: B019  # lives as long as the process
@@ -179,8 +181,8 @@ class BuiltKernel:
         self.run(call_words(self, *arrays))
 
     def run(self, call: np.ndarray) -> None:
-        """Run the kernel for a call that is encoded in words. The arrays must exist until it ends. Raises MemoryError
-        if a thread finds no memory."""
+        """Run the kernel for a call that is encoded in words. The arrays of the call must exist until the kernel ends.
+        Raises MemoryError if a thread finds no memory."""
         if not self._run_call(call):
             raise MemoryError("the workspace is smaller than one thread needs")
 

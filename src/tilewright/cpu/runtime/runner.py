@@ -1,14 +1,14 @@
 """Runs one CPU kernel: gets its machine code and workspace, and cuts C, or a batch of products, among threads.
 
-A kernel is a function of three matrices and does not know of threads. It declares how its C may be cut among threads:
-``rows`` means bands of whole rows, which stay contiguous; ``tiles`` means rectangles, for kernels that take any
-strides. A ``team`` kernel distributes its work itself: all threads run the same function on the same operands, and take
-jobs by shared counters.
+A kernel is a function of three matrices and does not know of threads. Each kernel declares how its C may be cut among
+threads: ``rows`` means bands of whole rows, which stay contiguous; ``tiles`` means rectangles, for kernels that take
+any strides. A ``team`` kernel distributes its work itself: all threads run the same function on the same operands, and
+take jobs by shared counters.
 
-Workspace is cached between calls, because new memory costs a page fault every 4 KiB. Taking a buffer and putting it
-back are one operation of a dict each. There is no lock, because an interrupt could leave it taken. A buffer that an
-interrupt loses is freed with its last reference. For a batch of small products, threads take portions of the batch, and
-a compiled loop computes the products of a portion.
+Workspace is cached between calls, because new memory costs a page fault every 4 KiB. Taking a buffer from the cache and
+putting it back are one operation of a dict each. The cache has no lock, because an interrupt could leave a lock taken.
+A buffer that an interrupt loses is freed with its last reference. For a batch of small products, threads take portions
+of the batch, and a compiled loop computes the products of a portion.
 """
 
 from __future__ import annotations
