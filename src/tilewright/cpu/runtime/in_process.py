@@ -238,8 +238,8 @@ class CodeCache(caching.FunctionCache):
             self.disable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """As in Numba's cache. The result is None if a crash left the file incomplete. ``on_miss`` is called before a
-        compilation."""
+        """Load compiled code as Numba's cache does. The result is None if a crash left the file incomplete. ``on_miss``
+        is called before a compilation."""
         try:
             found = super().load_overload(sig, target_context)
         except Exception:  # an incomplete pickle may raise any exception
@@ -252,7 +252,7 @@ class CodeCache(caching.FunctionCache):
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """As in Numba's cache. Save compiled code; a failure to write is reported once."""
+        """Save compiled code as Numba's cache does; a failure to write is reported once."""
         bytecode.FunctionIdentity._unique_ids = _numbers_of_numba
         try:
             super().save_overload(sig, data)

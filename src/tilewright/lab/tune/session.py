@@ -38,7 +38,7 @@ class TuneRequest:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the options name a kernel of the CPU. A short name that CUDA kernels also have means the CUDA
+        """Whether the options name a kernel of the CPU. A short name that kernels of both kinds have means the CUDA
         kernels."""
         if "/" in self.kernel or self.kernel.endswith((".py", ".cu")):
             return self.kernel.endswith(".py") or self.kernel.startswith(("cpu/", "ref/"))
@@ -92,7 +92,7 @@ def run_on_cpu(request: TuneRequest, *, json_file: Path | None = None, tell: Lis
 
 
 def forget_tuned(request: TuneRequest) -> bool:
-    """Remove the blocking that was cached for the CPU; returns whether there was one. Raises UsageError for a CUDA
+    """Remove the blocking that was cached for the CPU; return whether there was one. Raises UsageError for a CUDA
     kernel."""
     if not request.on_cpu:
         raise UsageError(
