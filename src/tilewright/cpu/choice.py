@@ -1,9 +1,9 @@
 """Chooses the kernel for a product on the CPU, with its dtype and parameters, and gives the reasons.
 
-No kernel is named here. Each kernel declares its dtypes and the shapes that suit it; from the highest ``order`` down,
-the first suitable kernel is taken. The choice depends only on the problem and the machine. The bits of the result do
-not depend on the number of threads: with many threads ``for_many_threads`` may take another kernel, but that kernel
-gives the same bits. Kernels that exist only as steps of the optimisation ladder are never chosen.
+No kernel is named here. Each kernel declares its dtypes and the shapes that suit it; the suitable kernel with the
+highest ``order`` is chosen. The choice depends only on the problem and the machine. The bits of the result do not
+depend on the number of threads: with many threads ``for_many_threads`` may take another kernel, but that kernel gives
+the same bits. Kernels that exist only as steps of the optimisation ladder are never chosen.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "
     ``algorithm="strassen"`` takes the kernel with the highest order that needs fewer multiplications. The error bound
     of such a kernel is wider and holds for the norm of the result (``kernel.error_bound``).
 
-    ``problem.precision`` is the guaranteed error bound. With "standard" and "ieee" each element is within the classical
-    bound γ_k·(|A||B|) of the exact value, in the unit roundoff of its dtype. For dtypes narrower than float32, the
-    bound has the unit roundoff of float32, plus one rounding. With "highest" float16, bfloat16, float32 and complex64
-    are computed in float64 or complex128 and rounded once, at half the speed or less. The bound of "highest" has the
-    unit roundoff of float64, plus one rounding to the dtype of the result.
+    ``problem.precision`` is the guaranteed error bound of the product. With "standard" and "ieee" the error of each
+    element is at most the classical bound γ_k·(|A||B|), where γ_k has the unit roundoff of the element's dtype. For
+    dtypes narrower than float32, the bound has the unit roundoff of float32, plus one rounding. With "highest" products
+    of float16, bfloat16, float32 and complex64 are computed in float64 or complex128 and rounded once, at half the
+    speed or less. The bound of "highest" has the unit roundoff of float64, plus one rounding to the dtype of the
+    result.
 
-    With "fast" or a number the cheapest path that keeps the bound is taken (``product.precision``). With "highest"
-    float64, complex128 and integers are computed as with "standard": no wider dtype exists, and integers are exact
-    modulo their size.
+    With "fast" or a number, the product is computed in the cheapest way that keeps the bound (``product.precision``).
+    With "highest", products of float64, complex128 and integers are computed as with "standard": no wider dtype exists,
+    and integers are exact modulo their size.
 
     ``operands`` is the dtype of the operands, if it is narrower than the dtype of the product. If a kernel multiplies
     the narrower dtype and accumulates in the dtype of the product, that kernel is taken.

@@ -1,9 +1,10 @@
 """Computes contractions of arrays in the host's memory: diagonals and sums of one operand, and the product of two
 operands as products of matrices.
 
-An operand is read without a copy if the axes of each group can be merged into one strided axis. Any other operand is
-copied piece by piece, so that each copy is small and still in a cache when it is multiplied. The order of the pieces
-and of the sums of pieces of k is fixed, so the bits do not depend on threads.
+An operand is read without a copy if each group of its axes (batch, rows, columns) can be merged into one strided axis.
+Any other operand is copied piece by piece, so that each copy is small and still in a cache when it is multiplied. The
+order of the pieces and of the sums of pieces of k is fixed, so the bits of the result do not depend on the number of
+threads.
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ def multiply_pair(
 ) -> None:
     """Write the product of ``x`` and ``y`` into ``c``, whose axes are in the order of ``layout.output``.
 
-    ``dtype`` is the dtype to which copied pieces of ``x`` and ``y`` are converted. ``sums`` is the dtype of partial
-    sums, for a product of two vectors that may be computed in parts."""
+    ``dtype`` is the dtype to which copied pieces of ``x`` and ``y`` are converted. ``sums`` is the dtype of the partial
+    sums of a product of two vectors, which may be computed in parts."""
     batch, m, n, k = layout.batch, layout.m, layout.n, layout.k
     x = x.transpose([layout.x.index(label) for label in batch + m + k])
     y = y.transpose([layout.y.index(label) for label in batch + n + k])

@@ -1,4 +1,4 @@
-"""Plans of ``gemm``, and how they run.
+"""Plans calls of ``gemm`` on the CPU, and runs the plans.
 
 ``gemm`` runs in one of four ways: C is only scaled, C is overwritten, the kernel adds the product to C, or a separate
 product is combined with C."""

@@ -1,8 +1,9 @@
 """Copies between arrays of different strides, in an order that uses all of a cache line before the line is evicted.
 
-``np.copyto`` writes in the order of the target. If elements that are adjacent in the source are far apart in the
-target, each element that is read loads a cache line whose other elements are needed much later. So ``copy_permuted``
-writes the target in blocks. Along the inner axes, a block has only as many elements as the caches have lines.
+``np.copyto`` writes elements in the order of the target's memory. If elements that are adjacent in the source are far
+apart in the target, each element that is read loads a cache line whose other elements are needed much later. So
+``copy_permuted`` writes the target in blocks. Along the inner axes, a block has only as many elements as the caches
+have lines.
 """
 
 from __future__ import annotations

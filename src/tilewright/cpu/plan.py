@@ -1,4 +1,4 @@
-"""Plans of products that the CPU computes from arrays in the host's memory, and how such a plan runs."""
+"""Plans products that the CPU computes from arrays in the host's memory, and runs the plans."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class HostPlan(Plan):
 
     ``layout`` says how the shapes of the operands combine; ``dtype`` is the dtype of the result. ``threads`` threads
     share each product. If the products of a batch are too small to be shared, each of ``bands`` threads computes a part
-    of the batch. With ``adds`` the product is added to C. ``finish`` is the epilogue as a formula.
+    of the batch. With ``adds`` the product is added to C. ``finish`` is the formula of the epilogue, which is applied
+    to the product.
     """
 
     problem: Problem
@@ -139,7 +140,7 @@ class HostPlan(Plan):
 
     @cached_property
     def made_dtype(self) -> np.dtype:
-        """The dtype of an array that is allocated for the product: ``dtype`` if the kernel writes it, otherwise
+        """The dtype of an array that is allocated for the product: ``dtype`` if the kernel writes that dtype, otherwise
         ``stored_dtype``.
 
         If the two dtypes are equal, the result is the object ``dtype``, because NumPy returns that one."""
@@ -316,8 +317,8 @@ def plan_alone(
     result: np.dtype | None,
     symmetry: Symmetry = "",
 ) -> HostPlan:
-    """The plan for one thread. If the kernel cannot compute a triangle, it computes all of C, even if C is known to be
-    symmetric."""
+    """Return the plan for one thread. A kernel that cannot compute only a triangle computes all of C, even if C is
+    known to be symmetric."""
     if algorithm == "classical":
         precision = asked_precision(precision)
     shapes, dtype = combine_shapes(a, b), promoted(a_key[0], b_key[0]) if result is None else result

@@ -3,14 +3,15 @@ memory.
 
 The rates for arithmetic, cache and memory (roofs) are measured on this machine (``peaks``). The traffic of each level
 follows from the blocks (S3.1, S1.7): a w × h block of C that stays in a level over all of K reads w·K + K·h and writes
-w·h, so larger blocks mean less traffic. For the five loops around a register tile of MR × NR the traffic is
+w·h, so larger blocks mean less traffic. For the five loops around a register tile of MR × NR, the traffic of each level
+is
 
     arithmetic   whole tiles: m and n rounded up to MR and NR
     last cache   packed B once for each block of MC rows; packed A written and read; the tiles of C once for each KC
     memory       A once for each NC columns, B once, C once for each KC; from the last cache where all operands fit in it
 
-The model ignores latency and cache conflicts, and considers no edges but those of tiles. The prediction gives the roof
-that limits the product, and the product's approximate time.
+The model ignores latency, cache conflicts, and all edges but those of tiles. The prediction gives the roof that limits
+the product, and the product's approximate time.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class BlockSizes:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The seconds that each level needs, and the overhead of the call, which is added to the longest of them."""
+    """The predicted seconds for arithmetic, cache and memory, and the overhead of the call, which is added to the
+    longest of these times."""
 
     compute_s: float
     cache_s: float
@@ -73,7 +75,7 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        """The seconds of the longest level plus the overhead."""
+        """The predicted seconds: the longest time of a level, plus the overhead of the call."""
         return max(self.compute_s, self.cache_s, self.memory_s) + self.overhead_s
 
     @property

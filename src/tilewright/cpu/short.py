@@ -31,8 +31,8 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
     If too few are, the calling thread computes a small product alone. The calling thread also computes a batch of small
     products, if no other thread may be used.
 
-    ``out_dtype`` is the dtype that the caller of ``matmul`` requested. If it is None, the product has the dtype of the
-    operands.
+    ``out_dtype`` is the dtype that the caller of ``matmul`` requested. If ``out_dtype`` is None, the product has the
+    dtype of the operands.
     """
     if type(b) is not np.ndarray or a.dtype is not b.dtype:
         return None

@@ -4,8 +4,8 @@ Numba has no vector type. Code that needs exact control of registers is generate
 like any function. The generator does not depend on the machine: it takes the tile (``mr`` rows × ``nv`` vectors) and
 the vector width, and works for AVX2, AVX-512 and NEON.
 
-The names that kernels use are defined here, and are ``deferred``: the generator's modules and Numba are imported only
-when a kernel is compiled.
+This package defines the functions of the generator that kernels use. They are ``deferred``: the generator's modules and
+Numba are imported only when a kernel is compiled.
 """
 
 from .deferred import generated, generator, njit, overload, register_jitable

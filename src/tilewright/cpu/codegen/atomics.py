@@ -88,8 +88,8 @@ offer_processor: Callable[..., None] = _offer_processor
 
 @nb.njit(nogil=True)
 def fetch_add(counters: np.ndarray, index: int, amount: int) -> int:
-    """Add to ``counters[index]`` and return the old value. Threads that read the new value also see everything that
-    this thread wrote before."""
+    """Add ``amount`` to ``counters[index]`` and return the old value. Threads that read the new value also see
+    everything that this thread wrote before."""
     return _add(counters, index, amount)
 
 

@@ -8,8 +8,8 @@ sleep until a word of the mailbox changes (``cpu.codegen.affinity``), and a call
 woken.
 
 **States.** One word of the mailbox, ``STATE``, holds the mailbox's whole state. Addresses of calls are multiples of 8,
-which leaves the lowest bits for flags. Every change of the state is one compare-and-exchange (acquire and release). So
-if two threads try to change the state at the same time, one of them fails:
+so the lowest bits of ``STATE`` are free for flags. Every change of the state is one compare-and-exchange (acquire and
+release). So if two threads try to change the state at the same time, one attempt fails. The changes are:
 
     AWAY ⇄ STANDING ⇄ SLEEPING → AWAY     by the owner; AWAY: it runs Python code, or waits for its inbox in Python
     STANDING ⇄ call                       by a caller: it posts, and takes back a call that has not begun
@@ -31,25 +31,25 @@ long as the lower half of ``BELL`` is what it read in step 1.
 
 **No wake-up is lost.** A thread that has work for an owner first writes the work to the owner's state or inbox, and
 then rings. Either the addition to ``BELL`` or the owner's comparison in step 3 comes first, because Linux compares and
-sleeps under one lock. Suppose that the addition comes first. If step 1 has read the new number, step 2 sees the work
-that was written before it (acquire and release). If step 1 has read the old number, the comparison in step 3 finds
-another number, and the owner repeats the steps. If the comparison in step 3 comes first, the owner is already queued
-when the waking thread looks for it, and is woken.
+sleeps under one lock. Suppose that the addition to ``BELL`` comes first. If step 1 has read the new number, step 2 sees
+the work that was written before it (acquire and release). If step 1 has read the old number, the comparison in step 3
+finds another number, and the owner repeats the steps. If the comparison in step 3 comes first, the owner is already
+queued when the waking thread looks for it, and is woken.
 
 No wake-up is lost with any number of rings, by any thread, for any call. So a thread may ring on behalf of another
 thread, and may ring more often than needed: an owner that finds no work stands by for a while and sleeps again.
 
-If a ring never comes, only time is lost, because the caller computes the whole call and takes it back. Only jobs in
-Python wait for an owner, and ``Worker.give`` itself rings for each job, whatever the state is. (After 2³² rings between
-steps 1 and 3 the lower half of ``BELL`` has the same value again. But the overflow of the lower half adds 1 to the
-upper half, so the owner returns to Python, finds an empty inbox and comes back.)
+If an owner is never woken for a call, only time is lost, because the caller computes the whole call and takes it back.
+Only jobs in Python wait for an owner, and ``Worker.give`` itself rings for each job, whatever the state is. (After 2³²
+rings between steps 1 and 3 the lower half of ``BELL`` has the same value again. But the overflow of the lower half adds
+1 to the upper half, so the owner returns to Python, finds an empty inbox and comes back.)
 
-**The wake-up tree.** A wake-up takes the waking thread some microseconds. So a caller makes only a few wake-ups. Each
-owner that begins a call makes as many further wake-ups for the call as the caller did, and then computes; a counter in
-the call distributes the mailboxes among the waking threads. Each owner wakes on its seat, a processor other than the
-caller's, which the caller chooses and the waking thread sets. Without a seat, Linux would wake an owner on the caller's
-processor, where it cannot run before the caller sleeps. Once an owner runs, Linux may move it to another processor. An
-owner's seat affects only speed: it may be set late, and is undone the next time that the owner wakes.
+**The wake-up tree.** To wake another thread takes a thread some microseconds. So a caller makes only a few wake-ups.
+Each owner that begins a call makes as many further wake-ups for the call as the caller did, and then computes; a
+counter in the call distributes the mailboxes among the waking threads. Each owner wakes on its seat, a processor other
+than the caller's, which the caller chooses and the waking thread sets. Without a seat, Linux would wake an owner on the
+caller's processor, where it cannot run before the caller sleeps. Once an owner runs, Linux may move it to another
+processor. An owner's seat affects only speed: it may be set late, and is undone the next time that the owner wakes.
 """
 
 from __future__ import annotations
@@ -203,10 +203,10 @@ words_at: Callable[..., np.ndarray] = _words_at
 def stand_by(mailbox: np.ndarray, looks: int, at_first: int, called: int, sleeps: bool) -> int:
     """Run posted calls until Python calls the owner back. Returns the number of calls.
 
-    ``called`` is the number of times that Python had called the owner back before it looked into its inbox. The owner
-    sleeps when ``looks`` consecutive reads of the state have found no call; before the first call, ``at_first`` reads
-    count instead. If ``sleeps`` is False, this function returns instead of sleeping. After a fifth of the ``looks``
-    reads, the owner yields its processor to other waiting threads before each further read.
+    ``called`` is the number of times that Python had called the owner back before the owner looked into its inbox. The
+    owner sleeps when ``looks`` consecutive reads of the state have found no call; before the first call, ``at_first``
+    reads count instead. If ``sleeps`` is False, this function returns instead of sleeping. After a fifth of the
+    ``looks`` reads, the owner yields its processor to other waiting threads before each further read.
     """
     allowed(mailbox, SET)
     mailbox[ALLOWED], mailbox[PROCESSOR], mailbox[THREAD] = processors(), processor_here(), thread_here()
@@ -367,5 +367,5 @@ def publish(call: np.ndarray, address: int, boxes: int) -> None:
 
 
 def run_call(call: np.ndarray) -> bool:
-    """Run this thread's part of a call. Returns False if the thread found no memory."""
+    """Run this thread's part of a call. Returns False if this thread could not allocate its memory."""
     return call_team(call)

@@ -1,11 +1,11 @@
-"""Functions for compiled code that are made only when a compiler needs them, so that a kernel's module can be imported
-without a compiler.
+"""Defers the creation of functions for compiled code until a compiler needs them, so that a kernel's module can be
+imported without a compiler.
 
-A kernel's module declares compiled functions (``njit``) and gets others from the generator (``codegen.packer(bits)``).
-If the engine's machine code was built before, the process needs no compiled functions, and Numba may not be installed.
-So each such function is a ``Deferred``, which makes the function when Numba first meets its name in code that it
-compiles, or when Python calls it. Numba reads the attribute ``_numba_type_`` of every value, and so finds the function
-behind a ``Deferred``.
+A kernel's module declares compiled functions (``njit``), and gets other compiled functions from the generator
+(``codegen.packer(bits)``). If the engine's machine code was built before, the process needs no compiled functions, and
+Numba may not be installed. So each such function is a ``Deferred``, which makes the function when Numba first meets its
+name in code that it compiles, or when Python calls it. Numba reads the attribute ``_numba_type_`` of every value, and
+so finds the function behind a ``Deferred``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _untold: list[Callable[[], object]] = []
 
 
 class Deferred:
-    """A stand-in for the result of ``make()``, which is called when the result is first needed."""
+    """A stand-in for the result of ``make()``; the function ``make`` is called when its result is first needed."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -87,7 +87,7 @@ def register_jitable(function: Function) -> Function:
 
 
 def overload(function: Callable[..., Any]) -> Callable[[Function], Function]:
-    """``numba.extending.overload``, deferred: compiled code calls the decorated function instead of ``function``."""
+    """Defer ``numba.extending.overload``: compiled code calls the decorated function instead of ``function``."""
 
     def register(chosen: Function) -> Function:
         _untold.append(lambda: _extending().overload(function)(chosen))
@@ -118,8 +118,8 @@ def generator(module: str, name: str, results: int = 1) -> Callable[..., Any]:
 
 
 def tell_compiler() -> None:
-    """Register with Numba everything that was declared since the last call of ``tell_compiler``. It must be called
-    before anything is compiled."""
+    """Register with Numba everything that was declared since the last call of ``tell_compiler``. ``tell_compiler`` must
+    be called before anything is compiled."""
     importlib.import_module("tilewright.cpu.codegen.jit")  # first: it says for what processor is compiled
     while _untold:
         _untold.pop(0)()

@@ -1,5 +1,5 @@
-"""Tiles of C that are computed directly from the operands: nothing is packed, and there is a tile for every
-remainder."""
+"""Generates code for tiles of C that are computed directly from the operands: nothing is packed, and there is a tile
+for every remainder of rows and columns."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ TABLES: dict[str, Callable[[Any], object]] = {}
 class _TileArguments(NamedTuple):
     """The arguments of a generated tile, in their order: values, or their types.
 
-    Pointers are to floats, doubles or integers. Strides and distances are bytes.
+    Pointers among the arguments point to floats, doubles or integers. Strides and distances are bytes.
     """
 
     columns: Any
@@ -125,22 +125,23 @@ class _TileArguments(NamedTuple):
 
 
 def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]:
-    """An intrinsic that computes any tile of C that fits into the registers, directly from the operands:
+    """Return an intrinsic that computes any tile of C that fits into the registers, directly from the operands:
 
         tile(size, (a, a_row, a_column), (b, b_row), (c, c_row), (count, a_next, b_next, c_next), ahead)
 
-    - It writes C = A·B for ``size``, which is (rows, vectors, columns, k), and never reads C; k may be 0. The columns
-      take ``vectors`` vectors, the last of which may be partial: 1 ≤ vectors ≤ len(heights), 1 ≤ rows ≤ heights[vectors
-      − 1].
+    - The tile writes C = A·B for ``size``, which is (rows, vectors, columns, k), and never reads C; k may be 0. The
+      columns of the tile take ``vectors`` vectors, the last of which may be partial: 1 ≤ vectors ≤ len(heights), 1 ≤
+      rows ≤ heights[vectors − 1].
     - ``a``, ``b`` and ``c`` are pointers, each followed by its strides. A may have any strides; B and C have unit
       stride along a row.
     - The tile also computes ``count`` − 1 further products: the operands of each are ``a_next``, ``b_next`` and
       ``c_next`` bytes after those of the previous product.
-    - ``ahead`` has PLACES pairs of a pointer and a number of bytes. At each step of k of every product, the line at
-      each pointer in ``ahead`` is prefetched into L2, and the pointer advances by its number of bytes. The prefetches
-      bring the data of later tiles from memory while this tile is computed. A pointer to be prefetched may be outside
-      any array. Tiles of at most half the greatest height, up to LOW, prefetch nothing: when C is cut into even steps,
-      such a tile is the only one in its columns. Higher tiles also prefetch rows of B into the first-level cache.
+    - ``ahead`` has PLACES pairs, each of a pointer and a number of bytes. At each step of k of every product, the line
+      at each pointer in ``ahead`` is prefetched into L2, and the pointer advances by its number of bytes. The
+      prefetches bring the data of later tiles from memory while this tile is computed. A pointer to be prefetched may
+      be outside any array. Tiles of at most half the greatest height, up to LOW, prefetch nothing: when C is cut into
+      even steps, such a tile is the only one in its columns. Higher tiles also prefetch rows of B into the first-level
+      cache.
 
     With ``vector_bits`` 512 the last vector is always masked, which takes no extra time; it has half the width if the
     remaining columns fit into that. AVX2's masked loads are slow and NEON has none, so for AVX2 and NEON there are

@@ -40,8 +40,8 @@ Instruction = str | Mapping[int, str]
 class DotVectors(Vectors):
     """Vectors of words. ``multiply_add(x, y, z)`` adds the products of the groups in ``x`` and ``y`` to the sums ``z``.
 
-    ``x`` belongs to A and ``y`` to B. For vpdpbusd the elements of A are signed and those of B unsigned; if
-    ``signed_a`` is False it is the other way round.
+    ``x`` has elements of A, and ``y`` has elements of B. For vpdpbusd the elements of A are signed and those of B
+    unsigned; if ``signed_a`` is False, those of A are unsigned and those of B signed.
     """
 
     def __init__(self, builder: Any, scalar: Any, lanes: int, instruction: str, *, signed_a: bool = True) -> None:
@@ -94,10 +94,10 @@ class _DotEmitter(MicroKernelEmitter):
 def dot_kernel(mr: int, nv: int, vector_bits: int, instruction: Instruction, *, unroll: int = 1) -> Callable[..., None]:
     """Return ``edge_kernel`` for words: an intrinsic ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns, start)``.
 
-    ``kc`` and the distances count words. ``c`` points to the sums, which are int32, or float32 for bfloat16. The sums
-    of row r begin with ``start[r]``. ``a`` may be a pointer to the type of the elements in the words (``pointer_as``);
-    the width of the elements then selects the instruction. If the elements of A are unsigned 8-bit integers, the
-    elements of B are read as signed, otherwise as unsigned.
+    ``kc``, ``a_stride`` and ``ldc`` count words of 32 bits. ``c`` points to the sums, which are int32, or float32 for
+    bfloat16. The sums of row r begin with ``start[r]``. ``a`` may be a pointer to the type of the elements in the words
+    (``pointer_as``); the width of the elements then selects the instruction. If the elements of A are unsigned 8-bit
+    integers, the elements of B are read as signed, otherwise as unsigned.
     """
 
     @intrinsic
@@ -132,7 +132,8 @@ def dot_kernel(mr: int, nv: int, vector_bits: int, instruction: Instruction, *, 
 
 
 def less_dot(vector_bits: int) -> Callable[..., int]:
-    """An intrinsic ``less(count, words, word, matrix)`` that computes −Σ (``word`` · each of the words) by vpdpbusd.
+    """Return an intrinsic ``less(count, words, word, matrix)`` that computes −Σ (``word`` · each of the words) by
+    vpdpbusd.
 
     The words hold elements of the type of ``matrix``, a matrix of 8-bit integers. ``word`` holds four 8-bit integers:
     unsigned if those of ``matrix`` are signed, and signed if they are unsigned. The result of ``less`` is the negative
@@ -161,10 +162,11 @@ def less_dot(vector_bits: int) -> Callable[..., int]:
 
 
 def least_magnitude(vector_bits: int) -> Callable[..., int]:
-    """An intrinsic ``least(count, words)``: the bits of the smallest |x|, minus 1, over all x ≠ 0 of ``count`` pairs of
-    16-bit floats; 65,535 if all are zeros.
+    """Return an intrinsic ``least(count, words)``: the bits of the smallest |x|, minus 1, over all x ≠ 0 of ``count``
+    pairs of 16-bit floats; 65,535 if all are zeros.
 
-    Without the sign, the bits of floats have the same order as the floats. Subtracting 1 makes zero the largest number.
+    Without the sign, the bits of floats have the same order as the floats. Subtracting 1 turns the bits of zero into
+    the largest 16-bit number, so the minimum ignores zeros.
     """
 
     @intrinsic

@@ -1,4 +1,5 @@
-"""Products of operands without packing: tiles of C, and loops that read a matrix once, in long runs of unit stride.
+"""Generates loops that multiply operands without packing: tiles of C, and loops that read a matrix once, in long runs
+of unit stride.
 
 With one multiply-add for each load, the processor executes loads so far ahead that the hardware prefetchers keep up;
 prefetch instructions only cost time. With six multiply-adds for each load, the processor's out-of-order window is full
@@ -22,14 +23,14 @@ from .vectors import I32, I64, Values, Vectors, counted_loop, emitted, row_point
 
 
 def row_dots(rows: int, columns: int, chains: int, vector_bits: int, *, ahead: int = 0) -> Callable[..., None]:
-    """Return an intrinsic for dot products of rows of X with rows of Y, both with unit stride along k. Vectors of
-    partial sums stay in registers.
+    """Return an intrinsic for dot products of rows of X with rows of Y, both with unit stride along k. The partial sums
+    of the dot products stay in vector registers.
 
     The result is an intrinsic ``dots(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)``: ``z[i,
     j] = Σ x[i, p]·y[j, p]`` for i < ``x_live`` ≤ ``rows``, j < ``y_live`` ≤ ``columns`` (both at least 1) and p <
     ``kc``; the old z is added if ``accumulate`` is not 0. Strides count elements. ``chains`` vectors along k are summed
-    separately, for tiles in which rows · columns is too small to keep the multipliers busy. If ``ahead`` is not 0, the
-    elements of X that are ``ahead`` elements further are prefetched into the second-level cache.
+    separately, for tiles in which rows · columns is too small to keep the multipliers busy. If ``ahead`` is not 0, each
+    load of X also prefetches the elements that are ``ahead`` elements further into the second-level cache.
     """
 
     def emit(
@@ -146,8 +147,8 @@ def deinterleave(columns: int, vector_bits: int) -> Callable[..., None]:
     """Return an intrinsic that copies a narrow row-major matrix to columns of unit stride, by shuffles.
 
     The result is an intrinsic ``deinterleave(count, source, target, target_row)``: ``target[j · target_row + p] =
-    source[p · columns + j]`` for p < ``count``. It writes whole vectors of ``target``, so up to lanes − 1 elements
-    after the ``count`` elements are overwritten with zeros.
+    source[p · columns + j]`` for p < ``count``. The intrinsic writes whole vectors of ``target``, so up to lanes − 1
+    elements after the ``count`` elements are overwritten with zeros.
     """
 
     def emit(vectors: Vectors, count: Any, source: Any, target: Any, target_row: Any) -> None:
@@ -215,16 +216,16 @@ settle: Callable[..., None] = _settle
 def tile_in_place(
     rows: int, nv: int, vector_bits: int, *, prefetch: bool = False, stream: bool = False
 ) -> Callable[..., None]:
-    """A tile of ``rows`` × ``nv`` vectors, summed over k in registers, from an A with any strides and a B with unit
-    stride.
+    """Return an intrinsic that multiplies an A with any strides by a B with unit stride, for a tile of C of ``rows``
+    rows × ``nv`` vectors that is summed over k in registers.
 
     The result is an intrinsic ``tile(kc, a, a_row, a_step, live, b, b_step, columns, c, c_row, accumulate)``: ``c[i, j]
     = Σ a[i, p]·b[p, j]`` for p < ``kc``, i < ``live`` ≤ ``rows`` and j < ``columns`` ≤ nv · lanes, both at least 1. The
     old c is added if ``accumulate`` is not 0. Strides count elements. No other elements are read or written.
 
-    With ``prefetch`` there are two more arguments, ``a_ahead`` and ``b_ahead``: the distances of prefetches in
-    elements. With ``stream`` the stores to C bypass the caches; the rows of C must begin at multiples of the vector
-    size, and ``columns`` must fill the tile.
+    With ``prefetch`` the intrinsic has two more arguments, ``a_ahead`` and ``b_ahead``: the distances, in elements, at
+    which A and B are prefetched. With ``stream`` the stores to C bypass the caches; the rows of C must begin at
+    multiples of the vector size, and ``columns`` must fill the tile.
     """
 
     def emit(
@@ -340,8 +341,8 @@ class _InPlaceTile:
 
 
 def stack_buffer(size: int) -> Callable[..., Any]:
-    """An intrinsic ``buffer(like)``: a 64-byte aligned pointer to ``size`` elements of the dtype of ``like`` on the
-    stack.
+    """Return an intrinsic ``buffer(like)``: a 64-byte aligned pointer to ``size`` elements of the dtype of ``like`` on
+    the stack.
 
     The buffer's elements are uninitialised and exist until the calling function returns. The buffer is for kernels that
     must not allocate memory.

@@ -1,4 +1,4 @@
-"""How compiled code reads a ``setting``: as a constant, or from the library's memory."""
+"""Lets compiled code read a ``setting``, as a constant or from the library's memory."""
 
 from __future__ import annotations
 

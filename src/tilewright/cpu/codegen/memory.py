@@ -1,4 +1,4 @@
-"""Aligned buffers, and pointers into arrays."""
+"""Functions for compiled code that allocate aligned buffers and make pointers into arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from .vectors import Vectors
 
 @nb.njit(nogil=True)
 def aligned_buffer(size: int, like: np.ndarray) -> np.ndarray:
-    """An uninitialised 1-D array of ``size`` elements of the dtype of ``like``, which begins on a 64-byte boundary."""
+    """Return an uninitialised 1-D array of ``size`` elements of the dtype of ``like``, which begins on a 64-byte
+    boundary."""
     itemsize = like.itemsize
     raw = np.empty(size + ALIGNMENT // itemsize, dtype=like.dtype)
     skip = (-raw.ctypes.data % ALIGNMENT) // itemsize

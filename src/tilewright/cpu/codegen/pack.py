@@ -1,7 +1,7 @@
 """Packing: copies part of a matrix of any strides to consecutive rows, with vector instructions.
 
-If the elements of a row are contiguous, forwards or backwards, rows are copied. If the elements of a column are
-contiguous, squares are transposed in registers. Any other matrix is gathered element by element.
+If the elements of a row are contiguous, forwards or backwards, packing copies rows. If the elements of a column are
+contiguous, packing transposes squares in registers. The elements of any other matrix are copied one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .vectors import I8, I32, Vectors, bits_of
 
 
 def square_transpose(vector_bits: int) -> Callable[..., None]:
-    """An intrinsic ``transpose(source, stride, target, ld)`` that transposes a square in registers.
+    """Return an intrinsic ``transpose(source, stride, target, ld)`` that transposes a square in registers.
 
     The square has as many rows and columns as a vector has lanes. ``source`` points to the first element of the square.
     The elements of a column of the source are contiguous, and its columns are ``stride`` bytes apart. ``target``
@@ -109,8 +109,8 @@ def strided_copy(vector_bits: int) -> Callable[..., None]:
 
 
 def vector_copy(vector_bits: int, *, backwards: bool = False) -> Callable[..., None]:
-    """An intrinsic ``copy(source, target, ahead)`` that copies one vector, and prefetches the line ``ahead`` elements
-    after ``source``.
+    """Return an intrinsic ``copy(source, target, ahead)`` that copies one vector, and prefetches the line ``ahead``
+    elements after ``source``.
 
     With ``backwards`` the vector is reversed: ``source`` points to the element that becomes the first of ``target``,
     and the other elements precede it in memory.
@@ -145,11 +145,12 @@ _ROWS_AHEAD = 2
 
 
 def packer(vector_bits: int) -> Callable[..., None]:
-    """A compiled function ``pack(source, top, rows, left, columns, target, at, ld)``.
+    """Return a compiled function ``pack(source, top, rows, left, columns, target, at, ld)`` that packs part of a
+    matrix.
 
     ``pack`` writes ``target[at + r·ld + s] = source[top + r, left + s]`` for all r < ``rows`` and s < ``columns``.
     ``source`` is a matrix with any strides, and ``target`` is a contiguous array of the same dtype. If ``ld`` is larger
-    than the number of columns, the elements between the rows are not written.
+    than ``columns``, the elements between the rows of ``target`` are not written.
 
     A matrix is rarely in a near cache, and each row may be on another page, so that the hardware does not prefetch the
     row. Therefore the row below is prefetched while a row is copied. For a short row, the elements that follow it in

@@ -1,4 +1,4 @@
-"""Numbers of the machine that compiled code uses: sizes of caches and blocks, and numbers of cores.
+"""Holds the numbers of the machine that compiled code uses: sizes of caches and blocks, and numbers of cores.
 
 Code that is compiled in this process contains these numbers as constants. Code that was built before, as a library,
 runs on machines with different caches; so it reads these numbers from the library's memory. The process writes the

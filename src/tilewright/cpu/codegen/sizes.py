@@ -1,5 +1,5 @@
-"""Numbers that kernels and the generator share. These numbers are in a separate module so that reading them needs no
-compiler."""
+"""Constants that kernels and the code generator share. These numbers are in a separate module so that reading them
+needs no compiler."""
 
 from __future__ import annotations
 

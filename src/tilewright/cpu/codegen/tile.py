@@ -1,4 +1,4 @@
-"""The innermost loop of a matrix product, for any tile and vector width."""
+"""Generates the innermost loop of a matrix product, for any tile and vector width."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .vectors import I64, Vectors, bits_of
 
 
 def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: int = 1) -> Callable[..., None]:
-    """The innermost loop of a matrix product: a tile of C of ``mr`` rows × ``nv`` vectors stays in registers for all
-    steps of k.
+    """Return the innermost loop of a matrix product, in which a tile of C of ``mr`` rows × ``nv`` vectors stays in
+    registers for all steps of k.
 
     The result is an intrinsic ``micro(kc, a, b, c, ldc, accumulate)`` for pointers to floats, doubles or integers:
 
@@ -24,7 +24,7 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: i
     - ``c``: the first element of the tile, whose rows are ``ldc`` elements apart and have unit stride;
     - ``accumulate``: 0 overwrites C without reading it, and any other number adds to C. ``kc`` is at least 1.
 
-    Each step of k loads ``nv`` vectors of B, and for each row broadcasts one element of A into ``nv`` fused
+    Each step of k loads ``nv`` vectors of B, and for each row of the tile broadcasts one element of A into ``nv`` fused
     multiply-adds. Each step of k is an outer product, which reads memory ``mr + nv`` times for ``mr · nv`` vector
     operations. ``unroll`` steps make one iteration of the loop. Every element of C is one chain of multiply-adds in the
     order of k, so its bits depend neither on the tile nor on its position in the tile.
@@ -51,9 +51,9 @@ def edge_kernel(
     """Return a ``micro_kernel`` for an A with any stride: ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns,
     ahead)``.
 
-    ``columns`` is the number of the tile's columns that are inside C. ``b`` is as wide as the whole tile. Elements of
-    ``b`` beyond ``columns`` affect no element of C, and memory outside C is neither read nor written. A tile that is
-    completely inside C is written without masks.
+    ``columns`` is the number of the tile's columns that are inside C. Rows of the packed panel ``b`` are as wide as the
+    whole tile. Elements of ``b`` beyond ``columns`` affect no element of C, and memory outside C is neither read nor
+    written. A tile that is completely inside C is written without masks.
 
     Rows of ``b`` are ``pitch`` vectors apart, by default without gaps.
 

@@ -1,19 +1,20 @@
-"""The innermost loop for narrow elements on tile registers (Intel AMX): one instruction multiplies two matrices of 1 KiB.
+"""Generates the innermost loop for narrow elements on tile registers (Intel AMX), where one instruction multiplies two
+matrices of 1 KiB.
 
-A tile register has 16 rows of 16 words of 32 bits. ``C += A·B`` for three tiles computes 16 × 16 sums over 16 words of
-k, each of which is a group of steps, as in ``cpu/codegen/dots.py``. A holds rows of the left operand as they are in
-memory. B holds rows of the right operand with a group of steps in each word, the layout in which ``word_packers`` packs
-it. This module calls an instruction by its name on x86:
+A tile register has 16 rows of 16 words of 32 bits. ``C += A·B`` for three tile registers computes 16 × 16 sums over 16
+words; each word holds a group of steps of k, as in ``cpu/codegen/dots.py``. The tile register A holds rows of the left
+operand as they are in memory. The tile register B holds rows of the right operand with a group of steps of k in each
+word, as ``word_packers`` packs them. This module calls an instruction by its name on x86:
 
     tdpbssd     4 products of signed 8-bit integers for each word; exact modulo 2³²
     tdpbuud     the same of unsigned ones
     tdpbf16ps   2 products of bfloat16 for each word, whose sums are float32
 
-``tdpbf16ps`` adds the even products of the 16 words in one chain of multiply-adds and the odd products in another. Then
-``tdpbf16ps`` adds both chains, and adds their sum to C. A product of two bfloat16 numbers is exact in float32. So each
-element of the result is a sum of exact products in some order, and each product goes through at most k − 1 rounded
-additions. Therefore the classical bound γ_k·(|A||B|) holds. The last bits of the result differ from those of a single
-chain of float32 multiply-adds.
+For each sum, ``tdpbf16ps`` adds the products of the first halves of the 16 words in one chain of multiply-adds, and
+those of the second halves in another. Then ``tdpbf16ps`` adds both chains, and adds their sum to C. A product of two
+bfloat16 numbers is exact in float32. So each element of the result is a sum of exact products in some order, and each
+product goes through at most k − 1 rounded additions. Therefore the classical error bound γ_k·(|A||B|) holds for
+``tdpbf16ps``. The last bits of the result differ from those of a single chain of float32 multiply-adds.
 
 ``tdpbf16ps`` treats denormal operands and sums as zeros in every mode of the processor. Neither operands nor sums are
 denormal if no product of two elements has an exponent below −112; the reason that ``cpu/codegen/dots.py`` gives holds
@@ -43,8 +44,8 @@ _POINTER = I8.as_pointer()
 
 
 class Tiles:
-    """Emits AMX instructions for tiles. Tiles are given by their numbers; pointers point to words, and strides count
-    words."""
+    """Emits AMX instructions for tiles. Methods take tile registers by number; pointers point to words of 32 bits, and
+    strides count words."""
 
     def __init__(self, builder: Any, instruction: str) -> None:
         self.builder, self.instruction = builder, instruction
@@ -58,7 +59,7 @@ class Tiles:
         self._call("tileloadd64", I8(tile), *self._memory(pointer, stride))
 
     def store(self, tile: int, pointer: Any, stride: Any) -> None:
-        """Write the rows of a tile."""
+        """Write the rows of a tile to memory, ``stride`` words apart."""
         self._call("tilestored64", I8(tile), *self._memory(pointer, stride))
 
     def multiply_add(self, c: int, a: int, b: int) -> None:
@@ -177,8 +178,8 @@ def tile_kernel(kind: type[Tiles]) -> Callable[..., None]:
     """Return an intrinsic that computes up to 2 × 2 tiles of C. It is ``block(kc, a, a_stride, b, b_stride, c,
     c_stride, more, down, across)``.
 
-    ``kc`` and the strides count words; ``kc`` is a multiple of 16. ``down`` and ``across`` are the numbers of tiles of
-    C in a column and in a row: 1 or 2.
+    ``kc`` and the strides count words of 32 bits; ``kc`` is a multiple of 16. ``down`` and ``across`` are the numbers
+    of tiles of C in a column and in a row: 1 or 2.
 
     - ``a``: 16 rows for each of the ``down`` tiles, as a pointer to elements: 8-bit integers, or 16-bit integers with
       the bits of bfloat16;

@@ -22,8 +22,8 @@ def bits_of(scalar: Any) -> int:
 class Vectors:
     """Emits operations on vectors of ``lanes`` scalars of one type, which is a float, a double or an integer.
 
-    Pointers point to scalars, and offsets count scalars. Only a scalar's alignment is assumed, because operands belong
-    to the caller.
+    Pointers point to scalars, and offsets count scalars. Loads and stores of vectors assume only the alignment of a
+    scalar, because operands belong to the caller.
     """
 
     def __init__(self, builder: Any, scalar: Any, lanes: int) -> None:
@@ -82,7 +82,7 @@ class Vectors:
     # ---- arithmetic --------------------------------------------------------------------------------------------------
 
     def broadcast(self, element: Any) -> Any:
-        """A vector whose lanes are all ``element``."""
+        """Return a vector whose lanes are all ``element``."""
         undefined = ir.Constant(self.vector, ir.Undefined)
         lane0 = self.builder.insert_element(undefined, element, I32(0))
         everywhere = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
@@ -144,7 +144,8 @@ def counted_loop(
     """Emit a loop for index = start, start + step, … as long as a whole step fits before ``stop``. In each step,
     ``body(index, values)`` returns new values.
 
-    Returns the index of the first step that did not fit, and the last values; these are ``carried`` if no step fitted.
+    Returns the index of the first step that did not fit, and the values of the last step, or ``carried`` if no step
+    fitted.
     """
     before, head = builder.block, builder.append_basic_block("loop.head")
     inside, done = builder.append_basic_block("loop.body"), builder.append_basic_block("loop.done")
@@ -172,8 +173,8 @@ def vector_loop(
     vectors in an iteration.
 
     If the last vector is partial, ``load(pointer, index)`` and ``store(value, pointer, index)`` are masked for it:
-    elements from ``count`` on are not accessed, and zeros are loaded. ``chain`` is the number of a vector within its
-    iteration; the vectors of the remainder have chain 0.
+    elements from ``count`` on are not accessed, and ``load`` returns zeros for them. ``chain`` is the number of a
+    vector within its iteration; the vectors of the remainder have chain 0.
     """
     builder, lanes = vectors.builder, vectors.lanes
 
@@ -199,8 +200,8 @@ def vector_loop(
 
 
 def sum_of_lanes(vectors: Vectors, value: Any) -> Any:
-    """Return the sum of a vector's lanes as a scalar. Halves of the vector are added until one lane is left, in the
-    same order on all processors."""
+    """Return the sum of a vector's lanes as a scalar. The two halves of the vector are added, then the halves of the
+    result, until one lane is left; the order is the same on all processors."""
     builder, lanes = vectors.builder, vectors.lanes
     while lanes > 1:
         lanes //= 2

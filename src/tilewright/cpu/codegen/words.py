@@ -1,10 +1,11 @@
 """Packing of narrow elements into words of 32 bits, each of which holds a group of consecutive steps of k of one row or
 column.
 
-A word has two elements of 16 bits or four of 8 bits; 8-bit integers can be widened to 16 bits. Steps beyond the end of
-k are zeros. If steps of k are contiguous in memory, words are loaded directly. If rows of A or columns of B are
-contiguous, vectors of each step are interleaved with those of the other steps. In both cases the words are transposed
-in registers if the target needs it. A matrix without contiguous rows or columns is gathered element by element.
+A word has two elements of 16 bits or four of 8 bits; 8-bit integers can be widened to 16 bits. Elements of a word
+beyond the end of k are zeros. If the elements of consecutive steps of k are contiguous in memory, words are loaded
+directly. If rows of A or columns of B are contiguous, vectors of each step are interleaved with those of the other
+steps. In both cases the words are transposed in registers if the target needs it. A matrix without contiguous rows or
+columns is gathered element by element.
 
 As in ``pack.py``, the elements that are packed next are prefetched.
 """
@@ -31,14 +32,15 @@ _ROWS_AHEAD = 2
 def word_packers(
     vector_bits: int, *, least_bits: int = 8, first_high: bool = False
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Compiled functions ``pack_rows`` and ``pack_columns``, which pack elements of 8 or 16 bits as ``packer`` does.
+    """Return compiled functions ``pack_rows`` and ``pack_columns``, which pack elements of 8 or 16 bits as ``packer``
+    does.
 
     - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes the words ``low`` to ``low + kc`` of rows of A;
     - ``pack_columns(b, flip, low, kc, left, columns, target, at, ld)`` writes the same words of columns of B, with one
       row of the target for each step; the bits that are set in the word ``flip`` are inverted.
 
-    Elements of a word have at least ``least_bits`` bits. With ``first_high`` the first step is in the highest bits of a
-    word, not in the lowest.
+    Narrower elements are widened to ``least_bits`` bits in a word. With ``first_high`` the first step of k is in the
+    highest bits of a word, not in the lowest.
     """
     order = vector_bits, least_bits, first_high
     rows_along, columns_across, columns_interleaved = _along(*order), _across(*order), _interleaved(*order)
@@ -183,7 +185,7 @@ class _Words:
 
 
 def moved_by(builder: Any, pointer: Any, distance: Any) -> Any:
-    """A pointer that is ``distance`` bytes further."""
+    """Return a pointer that is ``distance`` bytes after ``pointer``."""
     start = builder.bitcast(pointer, I8.as_pointer())
     return builder.bitcast(builder.gep(start, [distance]), pointer.type)
 

@@ -33,11 +33,11 @@ PACKING, PACKING_BOTH = 4.0, 1.5
 
 
 class PackedBlocks:
-    """The block sizes of a kernel whose packed elements have from ``itemsize`` to 8 bytes.
+    """The block sizes of a kernel whose packed elements have at least ``itemsize`` and at most 8 bytes.
 
-    ``name`` is the name of the kernel's numbers in machine code. ``chosen`` has the tile, and the part of each cache
-    that may be used. A phase has at most ``kc`` steps, and at most ``chosen.kc_of_8_bytes`` steps if elements have 8
-    bytes.
+    ``name`` is the prefix of the names under which machine code reads the block sizes. ``chosen`` has the size of the
+    tile, and the part of each cache that may be used. A phase has at most ``kc`` steps of k, and at most
+    ``chosen.kc_of_8_bytes`` steps if elements have 8 bytes.
     """
 
     #: Whether a block has fewer rows where A has fewer: what follows its rows must not have a fixed place then.
@@ -111,8 +111,8 @@ def block_rows(mc: int, itemsize: int) -> int:
 
 @codegen.register_jitable
 def most_bands(m: int, mr: int) -> int:
-    """The largest number of bands into which m rows are cut: bands of four tiles, or of one tile if it has the 32 rows
-    of tile registers.
+    """Return the largest number of bands into which m rows are cut. The smallest bands have min(4·mr, 32) rows: four
+    tiles, or one tile if it has the 32 rows of tile registers.
 
     With fewer bands, several threads pack the same band: a bfloat16 product of 256³ took a quarter longer on 16 cores
     of a Xeon."""
@@ -124,9 +124,9 @@ def bands_and_parts(m: int, slivers: int, threads: int, itemsize: int, mr: int, 
     """Return the numbers of bands of rows, and of parts of a panel's slivers, for a group of threads in a phase. For a
     single thread both numbers are as small as possible.
 
-    A thread continues with the same band, whose rows of A it packs once, as long as the band has parts left. Every band
+    A thread continues with one band, whose rows of A it packs once, as long as the band has parts left. Every band
     reads the whole panel of B, so there are no more bands than threads need: with bands of 24 rows, a rate of 150
-    GFLOPS needs 12 GB/s of B.
+    GFLOPS reads 12 GB/s of B.
     """
     fewest = math.ceil(m / block_rows(mc, itemsize))
     if threads == 1:
@@ -138,8 +138,8 @@ def bands_and_parts(m: int, slivers: int, threads: int, itemsize: int, mr: int, 
 
 @codegen.register_jitable
 def groups_of(m: int, vectors: int, lanes: int, threads: int, nv: int, packing: float) -> int:
-    """The number of groups of equal size into which threads are divided, so that each group has at least ``nv`` vectors
-    of columns.
+    """Return the number of groups of equal size into which threads are divided, so that each group has at least ``nv``
+    vectors of columns.
 
     A thread reads m·groups/threads rows of A and n/groups columns of B; a column of B takes ``packing`` times as long
     as a row of A.
@@ -207,7 +207,7 @@ def cut(
 
 @codegen.register_jitable
 def phases_of(how: Cut, deep: int) -> int:
-    """The number of phases of a group: ``deep`` phases for each of the group's panels."""
+    """Return the number of phases of a group: ``deep`` phases for each of the group's panels."""
     return math.ceil(how.slivers / how.wide) * deep
 
 

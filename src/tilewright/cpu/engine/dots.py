@@ -1,12 +1,13 @@
-"""What the kernels for narrow elements (int8, int16, bfloat16, float16) have in common: the choice of the instruction,
+"""Functions that the kernels for narrow elements (int8, int16, bfloat16, float16) share: the choice of the instruction,
 block sizes, and tiles of C. These kernels use dot-product instructions (``cpu.kernels.*_dots``) or tile registers
 (``*_tiles``).
 
-A packed element is a word of 32 bits, which holds a group of steps of k (``cpu/codegen/dots.py``).
+A packed element of these kernels is a word of 32 bits, which holds a group of steps of k (``cpu/codegen/dots.py``).
 
 With tile registers, a tile of the driver has 32 rows and 64 columns: two blocks of 2 × 2 tile registers. A block is
-always multiplied as a whole, into a buffer; only the part of the buffer that is inside C is written to C. k is padded
-with zeros to a multiple of 16 words. A phase is up to 1,024 words deep, so that C is rarely read and written.
+always multiplied as a whole, into a buffer; only the part of the buffer that is inside C is written to C. With tile
+registers, k is padded with zeros to a multiple of 16 words. A phase of k is up to 1,024 words long, so that C is rarely
+read and written.
 """
 
 from __future__ import annotations
@@ -164,7 +165,8 @@ def no_denormals(of_a: int, of_b: int, least_exponents: int) -> bool:
 
 
 def least_of_rows(vector_bits: int) -> Callable[..., int]:
-    """A compiled function ``least(rows, count, target, at, ld)``: the least magnitude in rows of ``count`` words."""
+    """Return a compiled function ``least(rows, count, target, at, ld)``: the least magnitude in rows of ``count``
+    words."""
     least = codegen.least_magnitude(vector_bits)
 
     @codegen.njit(nogil=True)
@@ -224,8 +226,8 @@ class TileBlocks(PackedBlocks):
         self.block += rows_beyond + COLUMNS + 1
 
     def workspace(self, m: int, n: int, k: int, threads: int | None = None) -> int:
-        """The number of elements of the workspace for a product of this shape. m, n and k count packed elements, or are
-        larger."""
+        """Return the number of elements of the workspace for a product of this shape. m, n and k are numbers of packed
+        elements, or larger."""
         return super().workspace(m, n, whole_tiles(k), threads)
 
 
@@ -240,11 +242,11 @@ def whole_tiles(words: int) -> int:
 
 
 def tile_packers(vector_bits: int) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Compiled functions ``pack_rows(a, top, rows, low, kc, target, at)`` and ``pack_columns(b, low, kc, left, columns,
-    target, at, ld)``. Both functions are ``word_packers`` that write words of zeros after the last step of k.
+    """Return compiled functions ``pack_rows(a, top, rows, low, kc, target, at)`` and ``pack_columns(b, low, kc, left,
+    columns, target, at, ld)``. Both functions are ``word_packers`` that write words of zeros after the last step of k.
 
-    Rows of A are an odd number of cache lines apart (``row_words``), so that they fall into all sets of a cache. The
-    gaps between rows of packed A are filled with zeros, too.
+    Rows of packed A are an odd number of cache lines apart (``row_words``), so that they are spread over all sets of a
+    cache. The gaps between rows of packed A are filled with zeros, too.
     """
     pack_a, pack_b = codegen.word_packers(vector_bits)
 
@@ -290,11 +292,12 @@ def fetch_rows(c, top, rows, left, columns):
 
 
 def tile_product(kind: type[codegen.Tiles]) -> Callable[..., None]:
-    """A compiled function ``multiply(kc, a, b, width, rows, columns, sums, stride, more, of_a)``.
+    """Return a compiled function that multiplies with tile registers: ``multiply(kc, a, b, width, rows, columns, sums,
+    stride, more, of_a)``.
 
     ``a`` points to the rows of a tile of the driver, which are ``row_words(kc)`` words apart; ``b`` points to a sliver
-    of ``kc`` rows of ``width`` words; ``sums`` points to rows of sums, ``stride`` apart. The products are added to the
-    sums, or replace them if ``more`` is 0. The numbers of rows and columns that are multiplied are rounded up to
+    of ``kc`` rows of ``width`` words; ``sums`` points to rows of sums, ``stride`` sums apart. The products are added to
+    the sums, or replace them if ``more`` is 0. The numbers of rows and columns that are multiplied are rounded up to
     multiples of 16. ``of_a`` is an array of the dtype of A.
 
     Tile registers read 64 bytes in each cycle of arithmetic, as many as the second-level cache delivers. Multiplying in

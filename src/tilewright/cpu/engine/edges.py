@@ -1,4 +1,4 @@
-"""Tiles for every edge of C: the generated micro-kernel in four sizes, into which any C can be cut."""
+"""Tiles for every edge of C: the generated micro-kernel in four sizes of tiles, into which any C can be cut."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ def line_of_tile(x: int, lines: int) -> int:
 
 
 def compiled_tile(blocks: PackedBlocks, *, lean: Callable[[], int] = LEAN) -> Callable[..., None]:
-    """A compiled function ``tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, x, near)``.
+    """Return a compiled function that computes one tile: ``tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors,
+    columns, x, near)``.
 
     The function computes one tile of MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements are
     inside C. These two heights and two widths serve every edge: any C of at least 20 rows and 6 vectors can be cut into
     them.
 
     ``x`` is the tile's number in its band, and ``near`` is a ``jobs.Near``. If tiles are ``lean``, the first tile of a
-    band prefetches the sliver, so it is in L2 for the other tiles. If rows of A are in L2, too, the other tiles
-    prefetch neither A nor the sliver of B.
+    band prefetches the sliver of B, so the sliver is in L2 for the other tiles. If rows of A are in L2, too, the other
+    tiles prefetch neither A nor the sliver of B.
 
     Without the prefetches of A and of the sliver, products of float64 take 2 to 5 % less time on a Xeon whose cores
     each run another program as well. Each iteration of the tiles that prefetch neither instead prefetches a line of the

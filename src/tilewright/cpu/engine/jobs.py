@@ -1,14 +1,14 @@
 """The driver of all kernels that pack: threads take jobs from shared lists, one list for each group of threads.
 
-The tile is NV vectors wide and MR rows high, as in cpu/register_tile. The loops over panels around the tile become one
-flat list of jobs. A shared counter gives each thread of a group the next job:
+A tile of C is NV vectors wide and MR rows high, as in cpu/register_tile. The loops over panels around the tile become
+one flat list of jobs. A shared counter gives each thread of a group the next job:
 
     pack B₀ | multiply ½ | pack B₁ | multiply ½ | multiply ½ | pack B₂ | multiply ½ | …
             └─── phase 0 ─────────────────────┘ └─── phase 1 ───────────────────┘
 
 A phase is KC steps of k for a panel of columns of C. The jobs that pack B for the next phase are in the middle of the
-present phase's jobs, and write to the other of two buffers. So a panel is packed long before it is needed, and a late
-thread finds work instead of waiting at a barrier.
+present phase's jobs, and write to the other of two buffers. So a panel of B is packed long before it is needed, and a
+late thread finds work instead of waiting at a barrier.
 
 A job waits only for earlier jobs of its list, so threads cannot deadlock. When the list of a group of threads is done,
 its threads help with the list of the next group. The sums that the phases of k add to an element of C are added in
@@ -19,7 +19,7 @@ The jobs of a phase are bands of rows of C, which are cut into parts of a panel'
 of the band whose rows of A it packed last. If that band has no part left, the thread takes a part of the next band that
 has one. ``engine/cuts.py`` computes groups, panels, bands and parts.
 
-The driver does not depend on dtypes: ``team_product`` makes it from functions that pack A, pack B and write C.
+The driver does not depend on dtypes: ``team_product`` makes a driver from functions that pack A, pack B and write C.
 """
 
 from __future__ import annotations
@@ -200,29 +200,30 @@ def team_product(
     any_height: bool = False,
     whole_bands: bool = False,
 ) -> Callable[..., None]:
-    """A compiled function ``product(a, b, c, m, n, k, space, counters)``, which every thread of a team must call.
+    """Return a compiled function ``product(a, b, c, m, n, k, space, counters)``, which every thread of a team must
+    call.
 
     ``m``, ``n`` and ``k`` count packed elements, and ``space`` holds such elements; k is cut at multiples of ``grain``.
-    The last two counters are the bits of ``triangle`` and the number of threads; all others are zero at first. Only
-    three compiled functions depend on the dtypes:
+    The last two elements of ``counters`` are the bits of ``triangle`` and the number of threads; all other elements are
+    zero at first. Only three compiled functions depend on the dtypes:
 
     - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes steps ``low`` to ``low + kc`` of rows of A to
       ``target``, from element ``at`` on; the rows are then ``ld`` elements apart;
     - ``pack_columns(b, low, kc, left, columns, target, at, ld)`` writes the same steps of columns of B;
     - ``write(steps, a, a_stride, b, c, band, sliver, corner, near)`` multiplies a ``Band`` of rows by a ``Sliver`` of
-      packed columns, over the ``StepsOfK``, and stores the product in C or adds it to C. The rows begin at pointer
-      ``a`` and are ``a_stride`` apart. ``corner`` is a buffer for one tile. ``write`` contains the loop over tiles,
-      because each call of an inlined function counts references to its arrays.
+      packed columns, over the ``StepsOfK``, and stores the product in C or adds it to C. The rows of A begin at the
+      pointer ``a`` and are ``a_stride`` elements apart. ``corner`` is a buffer for one tile. ``write`` contains the
+      loop over tiles, because each call of an inlined function counts references to its arrays.
 
     With ``in_place`` the packed elements are elements of A, or whole words of them, and rows of A that need no packing
-    are read directly. For these rows ``note_rows(a, rows, kc, words, apart, target)`` is called instead of
-    ``pack_rows``, to find the facts that ``pack_rows`` finds; ``words`` points to the first row, and rows are
-    ``apart``. ``any_height`` means that ``write`` needs no rows of zeros after the rows of tiles that are lower than MR
-    rows. If ``pack_columns`` needs more than the matrix, ``b`` may be a tuple that begins with the matrix; in the same
-    way ``c`` may be a tuple that begins with C.
+    are read directly. For rows that are read directly, ``note_rows(a, rows, kc, words, apart, target)`` is called
+    instead of ``pack_rows``, to compute the numbers on rows that ``pack_rows`` computes; ``words`` points to the first
+    row, and rows are ``apart`` elements apart. ``any_height`` means that ``write`` needs no rows of zeros after the
+    rows of tiles that are lower than MR rows. If ``pack_columns`` needs more data than B, ``b`` may be a tuple that
+    begins with the matrix B; in the same way ``c`` may be a tuple that begins with C.
 
-    For a symmetric C (``engine/triangle.py``) the first tiles of a band may be left out. With ``whole_bands`` only
-    whole bands are left out, because ``write`` needs all tiles of a band.
+    For a symmetric C (``engine/triangle.py``), ``write`` may leave out the first tiles of a band. With ``whole_bands``,
+    only whole bands of a symmetric C are left out, because ``write`` needs all tiles of a band.
 
     Neither ``pack_rows``, ``pack_columns`` nor ``write`` is called for a product without elements or without steps of
     k. Raises MemoryError if ``space`` or ``counters`` is too small for one thread.
@@ -392,7 +393,7 @@ def _packer_of_columns(blocks: PackedBlocks, grain: int, pack_columns: Callable[
 
     @codegen.njit(nogil=True, inline="always")
     def pack_sliver(b, low, kc, left, columns, panel, at, width):
-        """Pack columns of B in rows of ``width``, filled up with zeros."""
+        """Pack columns of B as rows of ``width`` elements, filled up with zeros."""
         pack_columns(b, low, kc, left, columns, panel, at, width)
         if columns < width:
             for row in range(at, at + kc * width, width):

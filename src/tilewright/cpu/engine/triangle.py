@@ -1,8 +1,8 @@
 """Products whose C is known to be symmetric: the elements above the diagonal are not computed, but copied from below
 it.
 
-The rows of a tile are computed up to the diagonal element of the last row, so a few elements above the diagonal are
-computed, too. The other elements above the diagonal are copied by the thread that has just computed their mirror
+All rows of a tile are computed up to the diagonal element of the tile's last row, so a few elements above the diagonal
+are computed, too. The other elements above the diagonal are copied by the thread that has just computed their mirror
 images, while the mirror images are in its cache. No element is both computed and copied, so threads need not wait for
 each other.
 
@@ -53,7 +53,7 @@ def part_at(length: int, parts: int, place: int) -> int:
 
 
 def matrix_of(c: Any) -> Any:
-    """The matrix C of a kernel's argument ``c``, which may be a tuple that begins with C."""
+    """Return the matrix C of a kernel's argument ``c``, which may be a tuple that begins with C."""
 
 
 @codegen.overload(matrix_of)

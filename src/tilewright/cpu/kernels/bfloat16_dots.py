@@ -1,10 +1,10 @@
-"""The kernel for bfloat16 that uses an instruction with two multiply-adds to float32, in the time of one multiply-add
-of float32.
+"""The kernel for bfloat16 that uses an instruction which does two multiply-adds to a float32 sum in the time of one
+float32 multiply-add.
 
-C is float32, or float32 rounded once to bfloat16. ``vdpbf16ps`` rounds each multiply-add as float32 arithmetic does.
-Packing puts the first of two steps of k in the half of a word with which the instruction begins. So in each phase an
-element of C has the bits of a float32 chain of multiply-adds. A phase of this kernel has as many words as a phase of
-``cpu/packed`` has steps of k, and so twice as many steps.
+The sums are float32; C is float32, or bfloat16 that is rounded once from these sums. ``vdpbf16ps`` rounds each
+multiply-add as float32 arithmetic does. Packing puts the first of two steps of k in the half of a word with which the
+instruction begins. So in each phase an element of C has the bits of a float32 chain of multiply-adds. A phase of this
+kernel has as many words as a phase of ``cpu/packed`` has steps of k, and so twice as many steps.
 
 ``vdpbf16ps`` replaces denormal operands and sums by zeros. No denormal number can occur if the least magnitude in a
 block of A times the least magnitude in a sliver of B is at least a bound, which is very small (``cpu/codegen/dots.py``
@@ -12,8 +12,8 @@ gives the reason). Packing finds the least magnitude of A, and whether any eleme
 bound. Only if an element of B is below it, a pass over each sliver finds the least magnitude of B. If the product of
 both least magnitudes is below the bound, which is rare in practice, the same words are multiplied as float32.
 
-Between phases of k, a bfloat16 C is in the workspace as float32, as in ``cpu/half_floats``. If k has a single phase,
-tiles of a bfloat16 C are rounded while they are in the first-level cache.
+Between phases of k, the sums of a bfloat16 C are kept in the workspace as float32, as in ``cpu/half_floats``. If k has
+a single phase, tiles of a bfloat16 C are rounded while they are in the first-level cache.
 """
 
 from collections.abc import Callable

@@ -1,20 +1,21 @@
 """The kernel for bfloat16 on tile registers: one instruction multiplies 16 rows by 16 columns over 32 steps of k.
 
-C is float32, or float32 rounded once to bfloat16. ``tdpbf16ps`` adds exact products to float32 in a particular order.
-So the error bound of this kernel is that of float32, but its last bits differ from those of ``cpu/bfloat16_dots``;
-``cpu/codegen/tiles.py`` describes the order of additions and the bound. The order depends only on k.
+The sums are float32; C is float32, or bfloat16 that is rounded once from these sums. ``tdpbf16ps`` adds exact products
+to float32 sums in a particular order. So the error bound of this kernel is that of float32, but its last bits differ
+from those of ``cpu/bfloat16_dots``; ``cpu/codegen/tiles.py`` describes the order of additions and the bound. The order
+of additions depends only on k.
 
 ``tdpbf16ps`` treats denormal operands and sums as zeros. As in ``cpu/bfloat16_dots``, no denormal number can occur if
 the least magnitude in a block of A times the least magnitude in a sliver of B is at least a bound, which is very small.
-Packing stores the least magnitude of A after the block. For B, packing only notes whether any element is below the
-square root of that bound; if one is, a pass over each sliver finds the sliver's least magnitude.
+Packing stores the least magnitude of a block of A after the block. For B, packing only notes whether any element is
+below the square root of that bound; if one is, a pass over each sliver finds the sliver's least magnitude.
 
 If the product of the least magnitudes of A and B is below the bound, vector instructions multiply in the same order.
 Vector instructions give the same bits as ``tdpbf16ps`` unless a number is denormal, so the bits do not depend on how C
 is cut.
 
-Between phases of k, a bfloat16 C is in the workspace as float32, as in ``cpu/half_floats``. At the end of a phase,
-vector instructions add its sums to C; they handle denormal numbers correctly.
+Between phases of k, the sums of a bfloat16 C are kept in the workspace as float32, as in ``cpu/half_floats``. At the
+end of a phase, vector instructions add its sums to C; they handle denormal numbers correctly.
 """
 
 from collections.abc import Callable
@@ -55,7 +56,7 @@ def bfloat16_by_tiles(
 
     @codegen.njit(nogil=True)
     def finish(wide, target, top, rows, left, columns, sums, beside, accumulate):
-        """Add the sums of earlier phases, in ``wide``, to those of a tile, and write them to ``target``."""
+        """Add the sums of earlier phases, in ``wide``, to the sums of a tile, and write the results to ``target``."""
         for r in range(rows):
             row = codegen.ahead(sums, r * length)
             if accumulate:

@@ -4,11 +4,11 @@ complex.
     (x + iy)·(u + iv) = [x y] · ⎡ u  v⎤      A stays as it lies: k complex numbers are a row of 2k real ones.
                                ⎣−v  u⎦      Each row of B is packed twice: as it lies, and times i.
 
-The product of the real matrices m × 2k and 2k × 2n is C in its own layout, m × 2n real numbers. So real and imaginary
-parts are never separated. This kernel uses the 1m method of Van Zee (SIAM J. Sci. Comput. 2020), with the roles of A
-and B exchanged because C is row-major. Each product of two complex elements takes four multiply-adds, as in the formula
-(x + iy)·(u + iv) = (xu − yv) + i(xv + yu). Each real or imaginary part is one chain of 2k multiply-adds, so γ_2k bounds
-its error, and NaN and infinity occur where the formula gives them.
+The product of the real matrices, m × 2k and 2k × 2n, is an m × 2n matrix of real numbers, which is how C is stored. So
+real and imaginary parts are never separated. This kernel uses the 1m method of Van Zee (SIAM J. Sci. Comput. 2020),
+with the roles of A and B exchanged because C is row-major. Each product of two complex elements takes four
+multiply-adds, as in the formula (x + iy)·(u + iv) = (xu − yv) + i(xv + yu). Each real or imaginary part is one chain of
+2k multiply-adds, so γ_2k bounds its error, and NaN and infinity occur where the formula gives them.
 """
 
 import numpy as np

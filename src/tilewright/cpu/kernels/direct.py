@@ -1,10 +1,10 @@
 """The kernel for small products, which reads operands without packing (S1.10), because packing would take as long as
 multiplying.
 
-Operands in the first-level cache are read as fast as a packed panel, so a small product needs only tiles. An element of
-A, with any strides, is broadcast from memory into the multiply-adds with up to NV vectors of a row of B. There is a
-tile for every height and width, whose last vector is masked. C is cut into tiles of nearly equal size, so only the
-masked lanes of the last vector compute unused elements.
+Operands in the first-level cache are read as fast as a packed panel, so a small product needs no packing, only tiles.
+An element of A, with any strides, is broadcast from memory into the multiply-adds with up to NV vectors of a row of B.
+There is a tile for every number of rows and of vectors of columns; the last vector is masked. C is cut into tiles of
+nearly equal size, so only the masked lanes of the last vector compute unused elements.
 
 Eight accumulators keep two multiply-add units with a latency of four cycles busy, so 8 rows are enough for a tile. But
 beginning a tile takes as long as ten steps of k. If k is small, tiles are as high as registers allow, up to 16 rows:
@@ -12,10 +12,11 @@ with 8 rows, batches of 12³ and 16³ in float32 took a third longer on Zen 4. I
 prefetches the rows of the next tile, one cache line at each step. So, for a large k, tiles of one vector have as many
 rows as a cache line has elements: 16 for float32.
 
-Operands of a small product may still come from memory. So each tile of the first panel prefetches the rows of A and C
-of the tile below it, and a part of the other panels of B. A tile prefetches one line at each step of k, because many
-prefetches at once would block the loads that the tile waits for. Without prefetching, operands from memory cost a third
-of the time of products of 100³ to 200³. In a batch of small products, tiles prefetch a later product instead.
+Operands of a small product may still come from memory. So each tile in the first panel of columns of C prefetches the
+rows of A and C for the tile below it, and a part of the other panels of B. A tile prefetches one line at each step of
+k, because many prefetches at once would block the loads that the tile waits for. Without prefetching, waiting for
+operands from memory takes a third of the time of products of 100³ to 200³. In a batch of small products, tiles prefetch
+the operands of a later product instead.
 
     for j in even steps of ≤ NV vectors       a panel of B's columns: K rows of it stay in the first-level cache
       for i in even steps of ≤ HEIGHTS        tile(rows, vectors): K steps in registers, one write
@@ -158,8 +159,8 @@ def ahead_of(a, b, c, i, top, moves, all_of_b, only_a):
     """Return the addresses from which a tile prefetches, and the bytes by which they advance at each step. The tile
     begins at row ``i`` of the first panel; ``moves`` are the numbers that ``paces`` returned.
 
-    The prefetches cover A and C from row ``top`` on. The prefetches do not cover B if the panel is ``all_of_b``, and
-    with ``only_a`` they cover neither B nor C."""
+    The prefetches of a tile cover A and C from row ``top`` on. The prefetches do not cover B if the panel is
+    ``all_of_b``, and with ``only_a`` they cover neither B nor C."""
     of_a, of_b, of_c = moves
     if all_of_b:
         of_b = 0
@@ -172,8 +173,8 @@ def ahead_of(a, b, c, i, top, moves, all_of_b, only_a):
 @codegen.njit(nogil=True)
 def tiles_in_batch(a, higher, lower, prefetching):
     """Return the number of the next tiles that are computed as one batch. Tiles of a batch have the same height;
-    beginning each tile on its own would take as long as ten steps of k. ``higher`` tiles are left, and then ``lower``
-    tiles with one row less.
+    beginning each tile on its own would take as long as ten steps of k. There remain ``higher`` tiles, and after them
+    ``lower`` tiles with one row less.
 
     If the tiles are ``prefetching``, the batch does not contain the lowest tile of C, which has no tile below it. A
     batch of prefetching tiles has only one tile if rows of A are closer together than columns, because each tile then
@@ -221,8 +222,8 @@ def _copy_rows(x, rows, columns, target, ld):  # noqa: ARG001  # the two below t
 
 @codegen.njit(nogil=True)
 def batch_products(a, b, c, count, step_a, step_b, step_c):
-    """Compute ``count`` products of the same shape. Each matrix of a product is ``step_…`` bytes after the same matrix
-    of the previous product."""
+    """Compute ``count`` products of one shape. Each matrix of a product is ``step_…`` bytes after the same matrix of
+    the previous product."""
     m = a.shape[0]
     if count > 1 and step_b == 0 and step_a == m * a.strides[0] and step_c == m * c.strides[0]:
         a, c = as_strided(a, (count * m, a.shape[1]), a.strides), as_strided(c, (count * m, c.shape[1]), c.strides)

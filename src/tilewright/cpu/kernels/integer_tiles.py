@@ -3,7 +3,8 @@
 As in ``cpu/integer_dots``, C is int32 and exact modulo 2³², or as narrow as the operands. The instruction ``tdpbssd``
 takes two signed operands and ``tdpbuud`` takes two unsigned operands, so no sum needs a correction. Each of these
 instructions makes 1,024 multiply-adds in a cycle, eight times as many as ``vpdpbusd`` with two vector units. Whole
-tiles of an int32 C are summed directly in C. Other tiles, and all tiles of a narrow C, are summed in a buffer.
+tiles of an int32 C are summed directly in C. Partial tiles, and all tiles of a C of 8-bit integers, are summed in a
+buffer.
 """
 
 from collections.abc import Callable

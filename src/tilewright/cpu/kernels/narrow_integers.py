@@ -2,8 +2,8 @@
 they are packed.
 
 Products and sums are computed modulo 2⁸ or 2¹⁶, as in NumPy. The lower 8 bits of a sum modulo 2¹⁶ are the sum modulo
-2⁸. So one micro-kernel serves signed and unsigned integers of 8 and 16 bits. No processor multiplies vectors of 8-bit
-integers without widening them at every step of k; packing widens them only once.
+2⁸. So one micro-kernel serves signed and unsigned integers of 8 and 16 bits. x86 processors have no instruction that
+multiplies 8-bit integers lane by lane. Widening them at every step of k would be slow; packing widens them only once.
 """
 
 import numpy as np

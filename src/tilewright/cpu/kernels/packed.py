@@ -1,10 +1,10 @@
 """The kernel for large products of floats, or of 32-bit or 64-bit integers, with any shape and any strides.
 
-B is packed by vectors without conversion (``cpu.codegen.packer``). Rows of A with contiguous elements are read
-directly, which saves 2 to 7 % of the time of products of sizes 384 to 3,000; other rows are packed
-(``jobs.lies_well``). Tiles are written directly to C. If vectors cannot write a tile, because rows of C have no unit
-stride or C has fewer rows than a tile, the tile is computed in a buffer and copied. ``engine/cuts.py`` explains how
-jobs and blocks are cut.
+B is packed with vector instructions, without conversion of its elements (``cpu.codegen.packer``). Rows of A with
+contiguous elements are read directly, which saves 2 to 7 % of the time of products of sizes 384 to 3,000; other rows
+are packed (``jobs.lies_well``). Finished tiles are written directly to C. If vectors cannot write a tile, because rows
+of C have no unit stride or C has fewer rows than a tile, the tile is computed in a buffer and copied.
+``engine/cuts.py`` explains how the product is cut into jobs and blocks.
 """
 
 from tilewright.cpu import codegen

@@ -4,9 +4,9 @@ while they are written to C.
 The Strassen kernels of the optimisation ladder (S1.13 to S1.15) apply the scheme around complete products, so its
 additions cost temporaries and memory traffic. In this kernel the additions are part of memory accesses that the engine
 makes anyway. The idea is from Huang, Smith, Henry and van de Geijn, Strassen's algorithm reloaded, 2016. Packing reads
-four quarters once and writes the seven sums that are multiplied. A product is added from registers to the tiles of
-every quarter of C that the scheme names. With more than one level of the scheme, blocks take the place of quarters:
-each term of the outer levels is one more block to read or to write.
+the four quarters of an operand once, and writes the seven sums that are multiplied. A product is added from registers
+to the tiles of every quarter of C that the scheme names. With more than one level of the scheme, blocks take the place
+of quarters: each term of the outer levels is one more block to read or to write.
 
     for columns j0, steps of k p0            NC columns of each block, KC steps: a panel of B
       for outer in 7^(levels − 1)            products of the outer levels
@@ -125,7 +125,7 @@ def sum_quarters(x, side, part, space, sums, distance):
 
 @codegen.njit(nogil=True)
 def pack_a(a, part, space, sums, at):
-    """Pack seven blocks of A, or one if there are no levels, in rows that are A_STRIDE apart."""
+    """Pack seven blocks of A, or one if the scheme has no levels, in rows that are A_STRIDE elements apart."""
     outer, halves, block, (top, left), (height, depth) = part
     in_rows = a.strides[1] == a.itemsize
     high, wide = (
@@ -147,8 +147,8 @@ def pack_a(a, part, space, sums, at):
 
 @codegen.njit(nogil=True)
 def pack_b(b, part, space, sums, at, panel, sliver, nr):
-    """Pack BAND rows of seven panels of B, or of one. Panels are ``panel`` elements apart, slivers ``sliver`` elements,
-    and rows ``nr`` elements."""
+    """Pack BAND rows of seven panels of B, or of one panel if the scheme has no levels. Panels are ``panel`` elements
+    apart, slivers ``sliver`` elements, and rows ``nr`` elements."""
     outer, halves, block, (top, left), (height, width) = part
     for j in range(0, width, WIDE):
         columns = min(WIDE, width - j)

@@ -4,7 +4,7 @@ packing, at the speed of memory.
 Packing reads a matrix, writes it and reads it again. Packing is faster only if each element is used many times. In
 these products, each element of the wide operand is used once for every column of the narrow operand. With six columns
 of float32 a core does 12 operations for 4 bytes, but it can do 28 operations for each byte that memory delivers. So the
-wide operand X of Z = X·Y is streamed; X is A, or Bᵀ if C has fewer rows than columns:
+wide operand X of Z = X·Y is read once, in one of two ways; X is A, or Bᵀ if C has fewer rows than columns:
 
 - If the rows of X have unit stride along k, eight rows at a time (four if Y has several columns) are multiplied, as dot
   products, by the columns of Y, which stay in cache.
@@ -14,8 +14,8 @@ wide operand X of Z = X·Y is streamed; X is A, or Bᵀ if C has fewer rows than
 Each row or column of X is a stream of reads. Hardware prefetchers alone follow four streams best, and leave a fifth to
 a third of the bandwidth of one core unused. Prefetch instructions into the second-level cache, 256 elements ahead in
 each of eight streams, use the remaining bandwidth. A float32 matrix of 3,000² times one vector took 2.03 ms with four
-streams and no prefetch instructions, 1.63 ms with four streams and 1.39 ms with eight. Twelve streams whose strides are
-multiples of 4 KiB share the sets of L1, and are slower.
+streams and no prefetch instructions, 1.63 ms with four streams and 1.39 ms with eight. With twelve streams, the product
+is slower if the stride is a multiple of 4 KiB, because the streams then share the sets of L1.
 """
 
 import numpy as np

@@ -1,5 +1,5 @@
-"""The C front ``tilewright._native``: an extension module that reads the arrays or tensors of fast calls and returns
-their product.
+"""The C front ``tilewright._native``: an extension module that computes products on fast paths; it reads arrays or
+tensors and returns their product.
 
 The module uses the headers of Python, NumPy and DLPack, and calls machine code at addresses that Python passes to it:
 small and shared products on the CPU (``front.c``), and recorded launches on a GPU (``gpu.c``). ``front()`` returns the

@@ -1,10 +1,11 @@
-"""The list of functions that are compiled to machine code, with their argument types. This module also defines the
-functions of machine code that no kernel defines.
+"""Lists the functions that are compiled to machine code, with the types of their arguments. This module also defines
+the functions of machine code that no kernel defines.
 
-The built library and the compiler in the process use the same list (``entries``). Entries of the list are of two kinds,
-kernels and functions. A *kernel* is called by a team of threads, with an array of int64 that describes the call
-(``cpu.codegen.crew``). A *function* is called with numbers, addresses and arrays. The C front (``cpu/native/front.c``)
-reads and checks arrays, and calls the functions for small and for shared products.
+The build of the library and the compiler in the process use the same list of functions (``entries``). Entries of the
+list are of two kinds, kernels and functions. An entry that is a *kernel* is called by a team of threads, with an array
+of int64 that describes the call (``cpu.codegen.crew``). An entry that is a *function* is called with numbers, addresses
+and arrays. The C front (``cpu/native/front.c``) reads and checks arrays, and calls the functions for small and for
+shared products.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ def batch_operands(a, b, c, batch):
 
 
 def products(a: Any, b: Any, c: Any, batch: Any) -> int:
-    """Compute all products of a batch. ``batch`` points to the words of ``Batch`` in C. Returns 1 if all products were
-    computed; any other number means that there was not enough memory."""
+    """Compute all products of a batch. ``batch`` points to the words of the struct ``Batch``, which is defined in C.
+    Returns 1 if all products were computed; any other number means that there was not enough memory."""
     x, y, z, count, step_x, step_y, step_z = batch_operands(a, b, c, batch)
     products_of_kernel(x, y, z, count, step_x, step_y, step_z)
     return 1
@@ -150,7 +151,8 @@ def posted(words, addresses, address, allowed, others, wakes):
 
 @_inner
 def write_matrix(words, i, data, rows, columns, row, column, transposed):
-    """Write matrix number i into the words of a call: its address, its rows and columns, and two strides in bytes."""
+    """Write the description of matrix number i into the words of a call: its address, its rows and columns, and two
+    strides in bytes."""
     at = words_of.ARRAYS + 5 * i
     words[at], words[at + 1], words[at + 2], words[at + 3], words[at + 4] = data, rows, columns, row, column
     if transposed:
@@ -160,12 +162,12 @@ def write_matrix(words, i, data, rows, columns, row, column, transposed):
 def post_and_compute(
     call: Any, boxes: Any, count: int, a: int, b: int, c: int, batch: Any, space: int, itemsize: int
 ) -> int:
-    """Compute C = A·B on this thread, and on each other thread that begins before this one has finished. Returns 0 if a
-    thread found no memory.
+    """Compute C = A·B on this thread, and on each other thread that begins before this thread has finished. Returns 0
+    if a thread could not allocate its memory, otherwise another number.
 
     a, b, c and the workspace ``space`` are addresses. ``batch`` points to the words of the struct ``Batch`` in C, with
-    one product. Each element of the matrix C has ``itemsize`` bytes. If C is column-major, the row-major product Cᵀ =
-    Bᵀ·Aᵀ is computed.
+    one product. Each element of the matrix C has ``itemsize`` bytes. If C is column-major, the function computes the
+    row-major product Cᵀ = Bᵀ·Aᵀ.
     """
     words, addresses = nb.carray(call, COUNTERS), nb.carray(boxes, count)
     m, n, k, row, column = batch[0], batch[1], batch[2], batch[7], batch[8]
@@ -219,8 +221,8 @@ class Entry:
 
 
 def entries() -> Iterator[Entry]:
-    """All entries of a library: each kernel of the engine that this machine's instructions support, for each dtype, and
-    all functions."""
+    """Return all entries of a library: each kernel of the engine that this machine's instructions support, for each
+    dtype, and all functions."""
     for kernel in engine().values():
         if kernel.available:
             for dtype, result in dict.fromkeys(dtype_pairs(kernel)):
@@ -239,7 +241,7 @@ def dtype_pairs(kernel: Kernel) -> Iterator[tuple[str, str]]:
 
 def kernel_entry(kernel: Kernel, dtype: str, result: str) -> Entry:
     """Return the entry of a kernel, for operands of a dtype and a C of the dtype ``result``. Tunable parameters of the
-    kernel follow the arrays as arguments."""
+    kernel are arguments after the arrays."""
     operand, product = (nb.from_dtype(storage(name)) for name in (dtype, result))
     matrix, target = (types.Array(element, 2, "A" if kernel.strided else "C") for element in (operand, product))
     space = nb.from_dtype(np.dtype(kernel.space)) if kernel.space else product

@@ -1,4 +1,4 @@
-"""Machine code that Numba compiles in this process: kernels of the ladder, kernels that a tuner tries, and an engine
+"""Compiles machine code with Numba in this process: kernels of the ladder, kernels that a tuner tries, and an engine
 whose sources have changed."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Compiler:
     """Compiles each function of the engine when it is first requested, and caches it on disk.
 
     Compilation runs on another thread, because an interrupt would leave the compiler's locks taken and its registries
-    half filled. Compiled functions, and the only object of this class, exist until the process ends.
+    half filled. Compiled functions, and the single object of the class ``Compiler``, exist until the process ends.
     """
 
     @functools.cache  # noqa: B019
@@ -63,7 +63,7 @@ class Compiler:
 
 
 class CompiledKernel:
-    """The machine code of a kernel that was compiled in this process: a ``machine_code.Code``."""
+    """The machine code of a kernel that was compiled in this process; implements ``machine_code.Code``."""
 
     def __init__(self, dispatcher: Any) -> None:
         self.dispatcher = dispatcher
@@ -153,7 +153,7 @@ class _Locator(caching._CacheLocator):
         self._path = private_directory("numba", self._key)
 
     def ensure_cache_path(self) -> None:
-        """Create the directory again if it was removed: Numba would create it with default permissions."""
+        """Create the cache directory again if it was removed; Numba would create it with default permissions."""
         private_directory("numba", self._key)
 
     def get_cache_path(self) -> str:
@@ -206,14 +206,14 @@ class _CheckedFiles(caching.IndexDataCacheFile):
 
 
 class CodeCache(caching.FunctionCache):
-    """Numba's cache with one index file for each dtype, source and blocking.
+    """Numba's cache of compiled code, with a separate index file for each dtype, source and choice of block sizes.
 
     A single index would lose or mix up entries if two processes wrote it at once. The source in an index's name is the
     one that was loaded, because the file on disk may have changed since. The block sizes are part of the name because a
     tuner tries many block sizes.
 
-    If the cache fails, code is compiled again, and no product fails. A file that a crash left incomplete is written
-    again. A failure to write, such as a full disk, is reported once.
+    If the cache on disk cannot be read or written, code is compiled again, and no product fails. A file of the cache
+    that a crash left incomplete is written again. A failure to write the cache, such as a full disk, is reported once.
 
     Numba distinguishes closures of the same function by a number in their names, which starts at 1 in each process. So
     machine code from two processes may hold two functions with the same name, and the linker would use the first for
@@ -238,8 +238,8 @@ class CodeCache(caching.FunctionCache):
             self.disable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Load compiled code as Numba's cache does. The result is None if a crash left the file incomplete. ``on_miss``
-        is called before a compilation."""
+        """Load compiled code as Numba's cache does. The result is None if a crash left the file incomplete. If the
+        cache does not have the code, ``on_miss`` is called before the code is compiled."""
         try:
             found = super().load_overload(sig, target_context)
         except Exception:  # an incomplete pickle may raise any exception

@@ -1,4 +1,4 @@
-"""Work whose clean-up no interrupt can prevent.
+"""Runs work so that no interrupt can prevent its clean-up.
 
 Python raises KeyboardInterrupt, or another exception of a signal handler, between any two bytecodes: also between a
 ``try`` and the statement before it, and inside a ``finally``. So no Python code can guarantee that its clean-up runs. A
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def ensured(body: Callable[[], Result], cleanup: Callable[[], None]) -> Result:
-    """The result of ``body()``. ``cleanup()`` always runs to its end, even if ``body`` or ``cleanup`` raises an
+    """Return the result of ``body()``, and then run ``cleanup()`` to its end, even if ``body`` or ``cleanup`` raises an
     exception.
 
     Each time an interrupt ends ``cleanup`` early, ``cleanup`` is called again. So ``cleanup`` must be able to continue
@@ -40,10 +40,10 @@ def run_on_thread(function: Callable[[], Result], stop: Callable[[], None] | Non
     """Return the result of ``function()``, which runs on another thread with this thread's context variables.
 
     ``run_on_thread`` is for code that an interrupt would leave in a broken state: compilers, locks of other libraries,
-    files. An interrupt ends the wait and is raised at once; the function continues to its end. With ``stop``, an
-    interrupt calls ``stop()`` on another thread, which should make the function end soon. With ``stop``, the interrupt
-    is raised only when the function has ended. If the system cannot start a thread, the function runs on the calling
-    thread.
+    files. Without ``stop``, an interrupt ends the wait and is raised at once; the function continues to its end. With
+    ``stop``, an interrupt calls ``stop()`` on another thread; ``stop`` should make the function end soon. With
+    ``stop``, the interrupt is raised only when the function has ended. If the system cannot start a thread, the
+    function runs on the calling thread.
 
     >>> run_on_thread(lambda: threading.current_thread() is threading.main_thread())
     False

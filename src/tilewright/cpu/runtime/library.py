@@ -1,4 +1,4 @@
-"""The library of machine code that this process uses, if one was built for its processor."""
+"""Finds and loads the library of machine code that was built for this process's processor, if there is one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def code_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def code_name(dtype: str) -> str:
-    """``code_dtype`` for the name of a dtype; some names are unknown to NumPy."""
+    """Return ``code_dtype`` for the name of a dtype, which NumPy may not know."""
     return dtype.removeprefix("u")
 
 
@@ -133,23 +133,24 @@ class BuiltLibrary:
         self._functions = frozenset(self.about["functions"])
 
     def write_settings(self, settings: dict[str, int]) -> None:
-        """Write this machine's numbers, such as the sizes of caches and blocks, into the loaded library."""
+        """Write this machine's numbers, such as the sizes of caches and blocks, into the memory of the loaded
+        library."""
         for name in self.about["settings"]:
             ctypes.c_int64.in_dll(self._dll, f"tilewright.setting.{name}").value = settings[name]
 
     def has(self, name: str) -> bool:
-        """Whether the library has a function of this name."""
+        """Return whether the library has a function of this name."""
         return name in self._functions
 
     def address(self, name: str) -> int:
-        """The address of a function's machine code."""
+        """Return the address of the machine code of a function of the library."""
         found = ctypes.cast(self._dll[name], ctypes.c_void_p).value
         assert found is not None
         return found
 
     @functools.cache  # noqa: B019  # lives as long as the process
     def function(self, name: str) -> BuiltFunction:
-        """A function that can be called with numbers and arrays."""
+        """Return a function of the library, which can be called with numbers and arrays."""
         return BuiltFunction(self._dll[name])
 
 
@@ -164,8 +165,8 @@ _from_buffer: Any = ctypes.c_char.from_buffer  # whose stubs do not know that ar
 
 
 class BuiltFunction:
-    """A function of a library, which is called with numbers and arrays. A call raises MemoryLimitError if there is not
-    enough memory."""
+    """A function of a built library, which Python calls with numbers and arrays. A call raises MemoryLimitError if
+    there is not enough memory."""
 
     def __init__(self, code: Any) -> None:
         self._code = code

@@ -31,7 +31,8 @@ _FORBIDDEN = "NUMBA_DISABLE_JIT"
 
 
 class Code(Protocol):
-    """The machine code of one kernel: Python calls it with arrays, and other machine code calls it at its address."""
+    """The machine code of one kernel: Python calls the code with arrays, and other machine code calls it at its
+    address."""
 
     @property
     def address(self) -> int:
@@ -41,17 +42,18 @@ class Code(Protocol):
 
 
 class CodeSource(Protocol):
-    """A source of machine code: a built library, or a compiler. Each method always returns the same object for the same
-    arguments."""
+    """A source of machine code: a built library, or a compiler. Each method of a ``CodeSource`` always returns the same
+    object for the same arguments."""
 
     def kernel(self, kernel: Kernel, dtype: str, result: str) -> Code:
-        """A kernel for operands of ``dtype`` and a C of ``result``, both as compiled code sees them."""
+        """Return the code of a kernel for operands of ``dtype`` and a C of ``result``, both as compiled code sees
+        them."""
 
     def function(self, name: str) -> Callable[..., int]:
-        """A function that is called with numbers and arrays."""
+        """Return a function that Python calls with numbers and arrays."""
 
     def address(self, name: str) -> int:
-        """The address of a function that the C front calls."""
+        """Return the address of a function that the C front calls."""
 
 
 @functools.cache  # stays as it was at first: machine code is loaded, and sizes of workspace follow from it
@@ -84,8 +86,8 @@ def kernel_code(kernel: Kernel, dtype: str, result: str) -> Code:
 
 
 def need_machine_code(what: str) -> CodeSource:
-    """The source of machine code. Raise UnavailableError if there is no machine code; ``what`` is the subject of the
-    message."""
+    """Return the source of machine code. Raise UnavailableError if there is no machine code; ``what`` is the subject of
+    the message."""
     source = engine_code()
     if source is None:
         raise UnavailableError(f"{what} must be compiled, and {why_numpy()}: {how_to_install('lab')}")
@@ -147,8 +149,8 @@ class BuiltCode:
         self.run_call = library.function("run_call")
 
     def has(self, kernel: Kernel, dtype: str, result: str) -> bool:
-        """Whether the library holds this kernel. A library holds neither a changed kernel nor a kernel that was loaded
-        again with another tile."""
+        """Return whether the library holds this kernel. A library holds neither a changed kernel nor a kernel that was
+        loaded again with another tile."""
         return kernel in self._kernels and self._library.has(kernel_name(kernel.name, dtype, result))
 
     @functools.cache  # noqa: B019  # lives as long as the process
@@ -167,7 +169,7 @@ class BuiltCode:
 
 
 class BuiltKernel:
-    """A kernel of a built library, called by a team of threads."""
+    """A kernel of a built library, which a team of threads calls."""
 
     def __init__(self, address: int, run_call: Callable[..., int], with_params: Callable[..., int] | None) -> None:
         self.address, self._run_call, self._with_params = address, run_call, with_params
@@ -181,8 +183,8 @@ class BuiltKernel:
         self.run(call_words(self, *arrays))
 
     def run(self, call: np.ndarray) -> None:
-        """Run the kernel for a call that is encoded in words. The arrays of the call must exist until the kernel ends.
-        Raises MemoryError if a thread finds no memory."""
+        """Run the kernel for a call that is encoded as an array of words. The arrays of the call must exist until the
+        kernel ends. Raises MemoryError if a thread could not allocate its memory."""
         if not self._run_call(call):
             raise MemoryError("the workspace is smaller than one thread needs")
 

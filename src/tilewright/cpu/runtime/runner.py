@@ -1,9 +1,9 @@
 """Runs one CPU kernel: gets its machine code and workspace, and cuts C, or a batch of products, among threads.
 
-A kernel is a function of three matrices and does not know of threads. Each kernel declares how its C may be cut among
-threads: ``rows`` means bands of whole rows, which stay contiguous; ``tiles`` means rectangles, for kernels that take
-any strides. A ``team`` kernel distributes its work itself: all threads run the same function on the same operands, and
-take jobs by shared counters.
+A kernel is a function of three matrices and contains no code for threads. Each kernel declares how its C may be cut
+among threads: ``rows`` means that C is cut into bands of whole rows, which stay contiguous; ``tiles`` means that C is
+cut into rectangles, for kernels that take any strides. A kernel with the value ``team`` distributes its work itself:
+all threads run the same function on the same operands, and take jobs by shared counters.
 
 Workspace is cached between calls, because new memory costs a page fault every 4 KiB. Taking a buffer from the cache and
 putting it back are one operation of a dict each. The cache has no lock, because an interrupt could leave a lock taken.
@@ -133,9 +133,9 @@ class _Lender:
 
 
 def recycled_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array. The buffer of a large array is cached when the array's last reference is deleted. So the
-    next large array takes cached memory and causes no page faults: the first write to 40 MiB of new memory takes 20 ms
-    on a virtual machine.
+    """Return an uninitialised array. The buffer of a large array is cached when the array's last reference is deleted.
+    So the next large array takes cached memory and causes no page faults: the first write to 40 MiB of new memory takes
+    20 ms on a virtual machine.
 
     >>> recycled_empty((2, 3), np.dtype("float32")).shape
     (2, 3)
@@ -202,7 +202,7 @@ def compiled(kernel: Kernel, dtype: np.dtype, result: np.dtype | None = None) ->
     """Return the kernel's machine code for ``dtype``, from the library or compiled now, which takes about 1 s.
 
     It takes matrices of ``code_dtype(dtype)``. If ``result`` is given, C has that wider dtype, and the operands have
-    ``dtype``. Raises UnavailableError if the code must be compiled and cannot be.
+    ``dtype``. Raises UnavailableError if the code must be compiled and there is no compiler.
     """
     if result is None or result == dtype:
         dtype = result = code_dtype(dtype)
@@ -222,7 +222,8 @@ def grid(m: int, n: int, threads: int) -> tuple[int, int]:
     """Return the numbers of bands of rows and of columns into which to cut C. Each thread gets one rectangle, and all
     threads together read as few elements as possible.
 
-    With p bands of rows and q of columns, A is read q times and B p times: k·(q·m + p·n) elements.
+    If C is cut into p bands of rows and q bands of columns, A is read q times and B is read p times: k·(q·m + p·n)
+    elements.
 
     >>> grid(1000, 1000, 4), grid(100, 10000, 4), grid(10000, 10, 2)
     ((2, 2), (1, 4), (2, 1))
@@ -323,7 +324,7 @@ def _check_shapes(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
 def call_once(run: Product, dtype: Any) -> None:
     """Multiply 1×1 matrices once, because the first call of a kernel may search for a library or compile further code.
 
-    Raises the kernel's own exceptions, and UnavailableError for a library that is not installed.
+    Raises the kernel's own exceptions, and UnavailableError if the kernel needs a library that is not installed.
     """
     a, b, c = (np.ones((1, 1), dtype) for _ in range(3))
     run(a, b, c)
@@ -390,7 +391,7 @@ def _run_team(
 
 @functools.lru_cache(maxsize=1024)  # every product of a shape asks
 def team_needs(kernel: Kernel, shape: tuple[int, int, int], dtype: np.dtype, threads: int) -> tuple[int, int]:
-    """The bytes of workspace and the number of counters that a ``team`` kernel needs."""
+    """Return the bytes of workspace and the number of counters that a ``team`` kernel needs."""
     return kernel.workspace_bytes(*shape, dtype.name, threads), kernel.counters(*shape) if kernel.counters else 1
 
 
@@ -448,9 +449,9 @@ def multiply_batch(
     """Multiply the arrays that ``as_matrices`` returned. The batch is cut along its longest axis, and at most ``bands``
     threads share it.
 
-    Each thread takes the next portion of the batch until none is left. ``short`` computes a portion in one call, or
-    returns None. If ``short`` returns None, ``product()`` gives the function that computes one product. Ctrl-C takes
-    effect between two portions.
+    Each thread takes the next portion of the batch until none is left. ``short`` is a function that computes a portion
+    in one call, or returns None. If ``short`` returns None, ``product()`` gives the function that computes one product.
+    Ctrl-C takes effect between two portions.
     """
     if not c.size:
         return

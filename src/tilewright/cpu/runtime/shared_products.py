@@ -51,8 +51,8 @@ _entered_ns = -ENTERING_NS
 
 @dataclass(frozen=True, eq=False)
 class Sharing:
-    """How ``threads`` share products of one shape and dtype: the words of the call, the bytes of its workspace, and the
-    dtype of C."""
+    """The data by which ``threads`` threads share products of one shape and dtype: the words of the call, the bytes of
+    its workspace, and the dtype of C."""
 
     threads: int
     call: np.ndarray

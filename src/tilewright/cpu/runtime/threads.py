@@ -1,19 +1,19 @@
-"""The threads that compute one product together.
+"""Manages the threads that compute one product together.
 
 The computing threads are Python threads; compiled code releases the GIL. Calls from several threads never wait for each
 other. A forked child process starts new worker threads.
 
-A worker waits for a product in machine code, without the GIL. After its part of a product it polls its mailbox for a
-millisecond, and can begin the next call in less than a microsecond. After a millisecond without a call the worker
-sleeps; it then begins the next call after some tens of microseconds, because threads wake each other
+A worker waits for a product in machine code, without the GIL. After its part of a product, a worker polls its mailbox
+for a millisecond; while it polls, it begins the next call in less than a microsecond. After a millisecond without a
+call the worker sleeps; it then begins the next call after some tens of microseconds, because threads wake each other
 (``cpu.codegen.crew``). Jobs that only Python can run reach the worker through its inbox; waking it for such a job takes
-20 to 100 µs. The caller does not wait for a late worker: if the caller finishes before the worker has begun, it takes
-the call back.
+20 to 100 µs. The caller does not wait for a late worker: if the caller finishes before the worker has begun, the caller
+takes the call back.
 
 If the system allows it, each thread is woken on a different processor. Without such a choice, Linux may wake a worker
 on the caller's processor and start it 4 ms late, although another processor is idle: on 2 cores products of 6 ms took
-10 ms. Workers that machine code wakes are placed by Linux, which finds an idle processor for them, because they need
-not wait for the GIL.
+10 ms. For workers that machine code wakes, Linux itself finds an idle processor, because these workers need not wait
+for the GIL.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ _MAILBOX, _SPARE = 24, 8
 
 
 class Standby(Protocol):
-    """How workers wait without the GIL: each one waits at its mailbox."""
+    """The functions by which workers wait without the GIL, each at its own mailbox."""
 
     def called(self, mailbox: np.ndarray) -> int:
         """Return the number of times that Python has called the mailbox's worker back."""
 
     def stand_by(self, mailbox: np.ndarray, called: int, awake: bool) -> None:
-        """Run the calls that are posted in the mailbox, until Python has called the worker back more often than
-        ``called``. With ``awake`` the worker polls for a while before it sleeps. If threads cannot sleep in machine
-        code, ``stand_by`` returns when no call was posted for a while."""
+        """Run the calls that are posted in the mailbox, until Python has called the worker back more than ``called``
+        times. With ``awake`` the worker polls for a while before it sleeps. If threads cannot sleep in machine code,
+        ``stand_by`` returns when no call was posted for a while."""
 
     def call_back(self, mailbox: np.ndarray) -> None:
         """Make the mailbox's worker return from ``stand_by``: now, or as soon as it enters ``stand_by``."""
 
     def begin(self, call: np.ndarray, boxes: np.ndarray, here: int) -> None:
         """Prepare a call before it is posted. ``boxes`` is an array of the addresses of the mailboxes to which the call
-        may be posted. No worker is to wake on the processor ``here``."""
+        may be posted. No worker should wake on the processor ``here``."""
 
     def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
         """Post a call if the mailbox's worker waits for one. Returns whether it was posted."""
@@ -85,13 +85,13 @@ class Standby(Protocol):
 
 
 class Task(Protocol):
-    """One call of ``Team``, as its workers see it."""
+    """The part of a call of ``Team`` that its workers use."""
 
     standby: Standby | None
     tried: list[Worker]
 
     def do(self, job: Job) -> None:
-        """Run a job of this call, unless the call has already returned."""
+        """Run a job of this call of ``Team``, unless the call has already returned."""
 
 
 class Worker(threading.Thread):
@@ -310,7 +310,8 @@ def _add_to_set(words: np.ndarray, at: int, processor: int) -> None:
 def call_words(
     code: Any, a: np.ndarray, b: np.ndarray, c: np.ndarray, space: np.ndarray, counters: np.ndarray
 ) -> np.ndarray:
-    """Return the words that describe a call of a ``team`` kernel. The arrays must exist longer than the words."""
+    """Return the words that describe a call of a ``team`` kernel. The arrays of the call must exist as long as the
+    words are used."""
     matrices = [number for x in (a, b, c) for number in (x.ctypes.data, *x.shape, *x.strides)]
     numbers = [data_address(space), space.size, data_address(counters), counters.size]
     call = np.zeros(words.WORDS, np.int64)
@@ -327,9 +328,9 @@ Words = np.ndarray | None
 class Team:
     """A number of threads that compute together; one of them is the calling thread.
 
-    An interrupt may come at any bytecode. So each step of a call is recorded by a single operation in C before it takes
-    effect, and ``ensured`` undoes the recorded steps. Therefore no thread works for a call that has returned, and no
-    worker is lost.
+    An interrupt may come between any two bytecodes. So each step of a call of ``Team`` is recorded by a single
+    operation in C before the step takes effect, and ``ensured`` undoes the recorded steps. Therefore no thread works
+    for a call that has returned, and no worker is lost.
 
     >>> seen = []
     >>> Team(2).run([lambda: seen.append(1), lambda: seen.append(2)])
@@ -342,10 +343,10 @@ class Team:
 
     def run(self, jobs: Sequence[Job], stop: Job | None = None) -> None:
         """Run every job on a thread of its own; the first job runs on the calling thread. Raises the first error of any
-        job. If the system starts fewer threads, the calling thread runs the remaining jobs, and then the first.
+        job. If the system starts too few threads, the calling thread runs the remaining jobs, and then the first job.
 
         After an interrupt, jobs that have not begun are skipped, and ``stop`` is called, which may make the other jobs
-        end early. ``stop`` may be called several times. The interrupt is raised when all jobs that had begun have
+        end early. ``stop`` may be called several times. KeyboardInterrupt is raised when all jobs that had begun have
         ended.
         """
         if len(jobs) == 1:
@@ -373,8 +374,8 @@ class Team:
         task.raise_error()
 
     def rally(self, job: Job, call: Words = None, standby: Standby | None = None, stop: Job | None = None) -> None:
-        """Run ``job`` on this thread, and also on each other thread of the team that begins it before this thread has
-        finished it.
+        """Run ``job`` on this thread, and also on each other thread of the team that begins the job before this thread
+        has finished it.
 
         The job must distribute its work itself, so that all of it is done even if no other thread begins. ``call`` is
         the same job encoded for ``standby``, for workers that wait in machine code. Raises the first error. An

@@ -1,8 +1,9 @@
-"""What a benchmark measures: its settings, the cells that follow from them, and the predicted time of each cell.
+"""Defines what a benchmark measures: its settings, the cells (single measurements) that follow from them, and the
+predicted time of each cell.
 
 The kernel of a cell is a ``Kernel`` on the CPU. On a GPU the kernel of a cell is a ``CudaKernel``, or a ``Reference``
 for a library. This module uses only attributes that all three classes have. The time of a cell is predicted from the
-time at the previous size.
+time of the same kernel at the previous size.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CachedParams = Callable[[Any, str, Shape], Mapping[str, int] | None]
 @dataclass(frozen=True)
 class Settings:
     """The settings of a benchmark: what is measured, and how. The ratio R is the time of the first of ``references``
-    divided by the time of the kernel. All references get cells of their own.
+    divided by the time of the kernel. Every reference also gets cells of its own, like a kernel.
 
     If ``dtypes`` is empty, each kernel is measured in float32 if it multiplies float32, otherwise in the first of its
     dtypes. ``params`` has values of kernels' parameters to try: every combination that a kernel allows is measured.
@@ -100,7 +101,7 @@ class Cell:
         return [f"{name}={value}" for name, value in sorted(self.params.items())]
 
     def record(self, verdict: str, **known: Any) -> BenchRecord:
-        """The record of the cell, with the fields that are known before it is measured."""
+        """Return the record of the cell, with the fields that are known before it is measured."""
         (m, n, k), kernel = self.shape, self.kernel
         tunables = {name: kernel.params[name] for name in sorted(kernel.tunable)} | self.params
         about = kernel.about | {"constants": {key: v for key, v in kernel.params.items() if key not in tunables}}

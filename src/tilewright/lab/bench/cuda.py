@@ -2,7 +2,7 @@
 earlier cells. The GPU is used in a separate process, which may crash or hang without ending the run.
 
 ``device`` decides what is timed, and what is checked before a time counts. This module skips cells that would take too
-long, makes the outcome of a cell whose process crashed or hung, and writes the record.
+long, makes the outcome of a cell during which the GPU's process crashed or hung, and writes the record.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def serve(connection: Connection, settings: Settings) -> None:
 
 class GpuProcess:
     """The bench's handle of the process that uses the GPU. The process is started at the first request, and started
-    again after it was lost."""
+    again after it crashed or was killed."""
 
     def __init__(self, settings: Settings, target: _Target = serve) -> None:
         self._settings, self._target = settings, target
@@ -176,8 +176,8 @@ class GpuProcess:
         self._connection: Any = None
 
     def start(self) -> dict[str, Any]:
-        """Start the process; returns the facts about its GPU. Raises UnavailableError if there is no GPU, and LostError
-        if the process ends."""
+        """Start the process that uses the GPU; return the facts about the GPU. Raises UnavailableError if there is no
+        GPU, and LostError if the process ends before it answers."""
         context = multiprocessing.get_context("spawn")  # a fork would inherit threads and locks of libraries
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=self._target, args=(theirs, self._settings), daemon=True)

@@ -1,8 +1,9 @@
-"""How a cell is measured on a GPU, in the process that uses the GPU.
+"""Measures a cell on a GPU, in the process that uses the GPU.
 
-A cell goes through these steps: supported, and does it compile? → fits in memory? → run once into an output full of
-NaN, and verify → time, alternating with the reference on the same operands → verify the last output, and check that
-nothing else was written → record. If the GPU refuses or stops a launch, the record gives its CUDA error as the reason.
+A cell goes through these steps: is the kernel supported, and does it compile? → do the operands fit in memory? → run
+once into an output full of NaN, and verify the result → take times, in alternation with the reference on the same
+operands → verify the last output, and check that nothing else was written → make the record. If the GPU refuses or
+stops a launch, the record gives its CUDA error as the reason.
 """
 
 from __future__ import annotations
@@ -115,8 +116,9 @@ SLACK, MOST_HOLD_S = 1.5, 20e-3
 class DeviceSampleLoop:
     """Takes samples of one function. ``launches`` has one launch for each set of operands; the sets are used in turn.
 
-    The launches of a sample are queued while the GPU is held busy. The GPU's own clock times them, so the time in which
-    the host launches a short kernel is not measured. ``last`` is the number of the set whose output was written last.
+    The launches of a sample are queued while the GPU is held busy. The GPU's own clock measures the time of the
+    launches, so the time that the host needs to launch a short kernel is not included. ``last`` is the number of the
+    set whose output was written last.
     """
 
     def __init__(
@@ -139,7 +141,8 @@ class DeviceSampleLoop:
                 return
 
     def sample(self) -> float:
-        """Take one sample; returns the mean seconds of one product in it. Raises LaunchError if a launch fails."""
+        """Take one sample; return the mean seconds of one product in the sample. Raises LaunchError if a launch
+        fails."""
         order = [(self.last + 1 + i) % len(self._launches) for i in range(self._inner)]
         self._gpu.fill(self._outputs[order[-1]], 0xFF)  # the result that is verified must come from a timed run
         self._checks.hold(min(MOST_HOLD_S, SLACK * self._queueing_s + 50e-6))()
@@ -560,7 +563,7 @@ def random_values(shape: Shape, form: NumberFormat, seed: int) -> Values:
 
 
 def given_values(a: NDArray[Any], b: NDArray[Any], form: NumberFormat) -> Values:
-    """The user's own matrices, rounded to the format."""
+    """Return the user's own matrices, rounded to the format."""
     return form.values(form.stored(a)), form.values(form.stored(b))
 
 
@@ -606,7 +609,8 @@ class SetLayout:
 
     @property
     def guards(self) -> list[tuple[str, int, int]]:
-        """Name, start and size of each guard of a set: the bytes between the end of a matrix and the start of the next."""
+        """Return name, start and size of each guard of a set; a guard is the bytes between the end of one matrix and
+        the start of the next."""
         ends = [start + size for start, size in zip(self.starts, self.sizes, strict=True)]
         begins = zip(("before A", *(f"behind {name}" for name in _NAMES)), (0, *ends), strict=True)
         return [

@@ -3,8 +3,8 @@ process.
 
 The first product of a process imports the library and finds its machine code. A process's first product on a GPU also
 opens the GPU, compiles its kernel (cold) or loads the kernel from disk (warm), and measures the GPU's rates. The first
-call is measured in new processes with an empty cache directory, as on a new user's machine. The result is cached on
-disk until the sources or the machine change.
+call is measured in new processes with an empty cache directory, as on a new user's machine. The time of the first call
+is cached on disk until the sources or the machine change.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ _GPU_SIZE = 4096
 @dataclass(frozen=True)
 class FirstCall:
     """Seconds of first calls. ``import_s``: importing Tilewright after NumPy. ``product_s``: the first product. The
-    other fields are for ``multiply`` of the host's arrays on a GPU: ``gpu_cold_s`` if its kernel is compiled,
-    ``gpu_warm_s`` if the kernel is loaded from disk, ``gpu_later_s`` for the second call. Without a GPU these three
-    fields are None.
+    other fields are for ``multiply`` of the host's arrays on a GPU: ``gpu_cold_s`` for a first call that compiles the
+    kernel, ``gpu_warm_s`` for one that loads the kernel from disk, ``gpu_later_s`` for the second call. Without a GPU
+    these three fields are None.
     """
 
     import_s: float

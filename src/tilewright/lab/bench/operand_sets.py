@@ -128,7 +128,7 @@ class OperandSets:
         return len(self.a)
 
     def oracle(self, index: int) -> Any:
-        """The oracle of one set. It is computed at the first call."""
+        """The oracle of one set. The oracle's result is computed at the first call."""
         if index not in self.oracles:
             self.oracles[index] = oracle(self.a[index], self.b[index], seed=self.seed)
         return self.oracles[index]

@@ -53,7 +53,7 @@ class SampleLoop:
         self._inner = max(1, math.ceil(SAMPLE_S / max(once, 1e-7)))
 
     def sample(self) -> float:
-        """Take one sample; returns the seconds of one product: the time of the sample divided by its runs."""
+        """Take one sample; return the seconds of one product: the time of the sample divided by its number of runs."""
         sets, run = self._sets, self._run
         order = [(self.last + 1 + i) % len(sets) for i in range(self._inner)]
         calls = [(sets.a[i], sets.b[i], self._outputs[i]) for i in order]
@@ -123,9 +123,9 @@ def timed(run: Callable[..., None], *args: np.ndarray) -> float:
 
 
 def timed_again(cell: Cell, much_s: float, run: Callable[..., None], *args: np.ndarray) -> float:
-    """The seconds of one call. If the first call took more than ``much_s``, it is the time of a second call, because a
-    library may do something only once for each shape. Tilewright's own kernels are not called twice, because they were
-    compiled before."""
+    """The seconds of one call. If the first call took more than ``much_s`` seconds, the result is the time of a second
+    call, because a library may do some work only once for each shape. Tilewright's own kernels are not called twice,
+    because they were compiled before."""
     seconds = timed(run, *args)
     if not cell.kernel.compiled and much_s < seconds <= FIRST_CALL_S:
         seconds = timed(run, *args)
@@ -133,8 +133,8 @@ def timed_again(cell: Cell, much_s: float, run: Callable[..., None], *args: np.n
 
 
 def band_s(run: Product, cell: Cell, sets: OperandSets, limit_s: float, guess_s: float | None) -> float:
-    """Predict a product's seconds from its first rows. B and the strides are those of the whole product, so that a
-    slowdown at this size is seen.
+    """Predict a product's seconds from the time of its first rows. B and the strides are those of the whole product, so
+    that a slowdown at this size affects the prediction.
 
     A prediction from few rows is too high for a kernel that packs all of B even for few rows. So m/32 rows are timed.
     Fewer rows are timed if ``guess_s``, the prediction from another size, is None or so high that timing m/32 rows

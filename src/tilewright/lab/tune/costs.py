@@ -1,15 +1,16 @@
 """Fits the costs in the predicted times of the engine's kernels to measured launches (see ``kernels.cuda_kernel``).
 
-``benchmarks/fit_costs.py`` uses it. That script's command ``measure`` writes the records: products of random shapes,
-each with the times of several ways to compute it. The fit minimises the differences between the logarithms of predicted
-and measured times, by least squares in which outliers count linearly (Huber). The unknowns of the fit are the
-logarithms of the costs, so costs stay positive. Measured products are divided at random into three sets. Costs are
-fitted to the first set of products. The second set of products decides which costs are dropped. The errors are reported
-for the third set of products, which affects neither the fit nor the dropping.
+The script ``benchmarks/fit_costs.py`` uses this module. Its command ``measure`` writes the records to which costs are
+fitted: products of random shapes, each with the times of several ways to compute it. The fit minimises the differences
+between the logarithms of predicted and measured times, by least squares with Huber's loss, in which outliers count
+linearly. The unknowns of the fit are the logarithms of the costs, so costs stay positive. Measured products are divided
+at random into three sets. Costs are fitted to the first set of products. The second set of products decides which costs
+are dropped. The errors are reported for the third set of products, which affects neither the fit nor the dropping.
 
-A record contains only ways to compute a product that the table of costs predicted to be among the best. A fit to one
-record may therefore predict too short times for ways to compute a product that were not measured, and the planner would
-then prefer such ways. So measure again with the fitted table of costs, and fit to both records together.
+A record contains only those ways to compute a product that were predicted, with the present table of costs, to be among
+the fastest. A fit to one record may therefore predict too short times for ways to compute a product that were not
+measured, and the planner would then prefer such ways. So measure again with the fitted table of costs, and fit to both
+records together.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ def _way(product: int, line: list[Any], shapes: list[list[Any]], kernels: list[t
 
 
 class Model:
-    """The launches of one kernel in a record, compiled to a program that predicts their times from costs."""
+    """The launches of one kernel in a record, compiled to a program that predicts the times of these launches from
+    costs."""
 
     def __init__(self, kernel: CudaKernel, record: MeasuredLaunches, numbers: npt.NDArray[np.intp]) -> None:
         self.kernel, self.numbers = kernel, numbers
@@ -145,7 +147,8 @@ class Model:
         self.others = np.array([way.others_s for way in ways])
 
     def seconds(self, costs: Costs) -> Column:
-        """Return the predicted seconds of the kernel's own launches. Raises ZeroDivisionError if a rate is zero."""
+        """Return the predicted seconds of the kernel's own launches. Raises ZeroDivisionError if one of the costs is a
+        rate and zero."""
         return self._program.finish(self._prepared, None, costs)
 
     def errors(self, costs: Costs) -> Column:
@@ -197,7 +200,7 @@ def fit_costs(
     model: Model, costs: Costs, weights: Column, present: Costs, *, steps: int = _MAX_STEPS
 ) -> dict[str, float]:
     """Return the costs that minimise the loss, found by the method of Levenberg and Marquardt from the starting values
-    ``costs``. Each cost stays within a factor of 4 of its ``present`` value. Dropped costs stay dropped."""
+    ``costs``. Each fitted cost stays within a factor of 4 of its ``present`` value. Dropped costs stay dropped."""
     free = free_costs(model.kernel, costs)
     if not free:
         return dict(costs)
@@ -282,7 +285,8 @@ def regrets(products: npt.NDArray[np.intp], predicted: Column, measured: Column)
 
 
 class Fit:
-    """Fits the costs of all kernels of a record. The fit begins with the ``costs`` of a table."""
+    """Fits the costs in the predicted times of all kernels of a record. The fit begins with the ``costs`` of a
+    table."""
 
     def __init__(self, record: MeasuredLaunches, kernels: Iterable[CudaKernel], costs: Mapping[str, Costs]) -> None:
         names = np.array([way.kernel for way in record.ways])
@@ -350,10 +354,11 @@ class Fit:
                 self.costs[name] = costs
 
     def choose_versions(self, versions: Iterable[Mapping[str, Costs]], tell: Callable[[str], object] = print) -> None:
-        """For each kernel, choose the first version of its costs whose mean regret is within REGRET_TOLERANCE of the
-        smallest, both on the reported products and on the others. If no version is within the tolerance, choose the
-        version that exceeds the smallest regret by the least. A version is excluded if its regret on the reported
-        products exceeds that of the last version by more than the tolerance."""
+        """For each kernel, choose the first version of its costs whose mean regret (``regrets``) is at most
+        REGRET_TOLERANCE above the smallest of all versions. This must hold both on the reported products and on the
+        others. If no version is within the tolerance, choose the version that exceeds the smallest regret by the least.
+        A version of the costs is excluded if its mean regret on the reported products exceeds that of the last version
+        by more than the tolerance."""
         known = list(versions)
         for name in self.models:
             found = np.array([

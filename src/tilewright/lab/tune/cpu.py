@@ -3,10 +3,10 @@ with the blocking that is computed from the caches (the analytic choice).
 
 The method is successive halving. The search tries candidates that differ from the analytic choice in one number before
 those that differ in two. Each candidate is compiled from a newly loaded module, verified, and sampled in alternation
-with the analytic choice on the same operands, so that other work of the machine slows both. A candidate's ratio is the
-analytic choice's time divided by the candidate's time. The best few candidates are then measured in rounds; after each
-round the slower half drops out. The analytic choice is also a candidate: its measured difference from itself is the
-noise. The best candidate wins only if its advantage over the analytic choice exceeds the noise.
+with the analytic choice on the same operands, so that other programs on the machine slow both equally. A candidate's
+ratio is the analytic choice's time divided by the candidate's time. The best few candidates are then measured in
+rounds; after each round the slower half drops out. The analytic choice is also a candidate: its measured difference
+from itself is the noise. The best candidate wins only if its advantage over the analytic choice exceeds the noise.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class TriedBlocking:
 @dataclass(frozen=True)
 class TunedBlocking:
     """The result of a search: the finalists, best first, with the analytic choice among them; the number of blockings
-    that were tried; and the records without a time. ``winner`` is a blocking that is measurably better than the
-    analytic choice, or None; ``why`` is the reason as text.
+    that were tried; and the records of blockings that could not be timed. ``winner`` is a blocking that is measurably
+    better than the analytic choice, or None; ``why`` is the reason as text.
     """
 
     finalists: list[TriedBlocking]
@@ -209,7 +209,7 @@ class Search:
         """Measure the finalists in rounds; return the finalists with their new samples, best first. After each round
         the slower half drops out, until one is left besides the analytic choice, which stays in every round.
 
-        No round begins after ``end``, but at least FEWEST_ROUNDS are run.
+        No round begins after the time ``end``, but at least FEWEST_ROUNDS rounds are run.
         """
         dropped: list[TriedBlocking] = []
         left = [self.measure(finalist.blocking) for finalist in finalists]
@@ -242,7 +242,8 @@ def tune_blocking(
     seed: int = 1,
     tell: Listener = lambda record: None,
 ) -> TunedBlocking:
-    """Search for about ``budget_s`` seconds. The analytic choice and the blocking of this process are always tried.
+    """Search for about ``budget_s`` seconds. The analytic choice and the blocking that this process uses are always
+    tried.
 
     Raises what ``check_tunable`` raises.
     """

@@ -1,11 +1,11 @@
-"""Finds the best parameters of a CUDA kernel for a size on this GPU, by trying combinations that the kernel's header
-allows.
+"""Finds the best parameters of a CUDA kernel for products of one size on this GPU, by trying combinations that the
+kernel's header allows.
 
-The method is successive halving in two steps. In the first step each combination is compiled, verified and sampled
-once, until FIRST_SHARE of the budget is spent. The combination of default parameters is first, and the other
-combinations follow in random order. In the second step the best few combinations are measured in alternation, round
-after round, so that changes of the GPU's clock and temperature affect all of them equally. The winner is cached on
-disk.
+The method is successive halving in two steps. In the first step each combination of parameters is compiled, verified
+and sampled once, until the fraction FIRST_SHARE of the time budget is spent. The combination of default parameters is
+first, and the other combinations follow in random order. In the second step the best few combinations are measured in
+alternation, round after round, so that changes of the GPU's clock and temperature affect all of them equally. The best
+combination is cached on disk.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _Tried = tuple[Cell, MeasuredCell]
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The result of a search: the finalists, best first; the number of combinations that were tried; and the records
-    without a time."""
+    """The result of a search: the finalists, best first; the number of combinations that were tried; and the records of
+    combinations that could not be timed."""
 
     finalists: list[BenchRecord]
     tried: int

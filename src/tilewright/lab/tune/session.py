@@ -1,5 +1,5 @@
-"""Runs one call of ``tilewright tune``: from its options it finds kernel and size, then searches for the best
-parameters and caches them."""
+"""Runs one call of ``tilewright tune``: finds kernel and size from the options, searches for the best parameters, and
+caches them."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _ignore(record: BenchRecord) -> None:
 
 
 def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _ignore) -> TuningResult:
-    """Tune a CUDA kernel: try combinations until the budget is spent, cache the best one, and write and report each
-    record as soon as it is known.
+    """Tune a CUDA kernel: try combinations of parameters until the time budget is spent, cache the best one, and write
+    and report each record as soon as it is known.
 
     Raises UsageError for wrong options, and UnavailableError if there is no GPU.
     """
@@ -70,8 +70,8 @@ def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Lis
 
 
 def run_on_cpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _ignore) -> TunedBlocking:
-    """Tune a kernel on the CPU. A blocking that is measurably better than the analytic choice is cached for later
-    processes.
+    """Tune the block sizes of a kernel on the CPU. A blocking that is measurably better than the analytic choice is
+    cached for later processes.
 
     Raises UsageError for wrong options.
     """
