@@ -37,7 +37,8 @@ _LARGE = (4096, 4096, 4096)
 
 
 def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "") -> Choice[Kernel]:
-    """Return the kernel with the highest order that suits the shape, or else the highest that is for every shape.
+    """Return the kernel with the highest order that suits the shape, or else the one with the highest order that is for
+    every shape.
 
     ``algorithm="strassen"`` takes the kernel with the highest order that needs fewer multiplications. The error bound
     of such a kernel is wider and holds for the norm of the result (``kernel.error_bound``).

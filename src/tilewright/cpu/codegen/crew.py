@@ -41,8 +41,8 @@ thread, and may ring more often than needed: an owner that finds no work stands 
 
 If an owner is never woken for a call, only time is lost, because the caller computes the whole call and takes it back.
 Only jobs in Python wait for an owner, and ``Worker.give`` itself rings for each job, whatever the state is. (After 2³²
-rings between steps 1 and 3 the lower half of ``BELL`` has the same value again. But the overflow of the lower half adds
-1 to the upper half, so the owner returns to Python, finds an empty inbox and comes back.)
+rings between steps 1 and 3 the lower half of ``BELL`` has the same value again. But the overflow of the lower half of
+``BELL`` adds 1 to the upper half, so the owner returns to Python, finds an empty inbox and comes back.)
 
 **The wake-up tree.** To wake another thread takes a thread some microseconds. So a caller makes only a few wake-ups.
 Each owner that begins a call makes as many further wake-ups for the call as the caller did, and then computes; a
@@ -360,8 +360,8 @@ def rouse(mailbox: np.ndarray, taken: np.ndarray) -> bool:
 
 
 def publish(call: np.ndarray, address: int, boxes: int) -> None:
-    """Let the threads of a call wake the owners of the mailboxes ``boxes``, to which the call was posted. This thread
-    wakes the first of them."""
+    """Let the threads of a call wake the owners of the mailboxes ``boxes``, to which the call was posted. The calling
+    thread wakes the first of these owners."""
     fetch_add(call, POSTED, boxes)
     _wake_sleepers(call, address)
 

@@ -1,7 +1,7 @@
-"""The innermost loop for narrow elements: a word of 32 bits holds a group of steps of k, and one instruction adds the
-products of two such groups to a sum of 32 bits.
+"""Generates the innermost loop for narrow elements: a word of 32 bits holds a group of steps of k, and one instruction
+adds the products of two such groups to a sum of 32 bits.
 
-This module calls an instruction by its name on x86:
+The code refers to each instruction by its name on x86:
 
     vpdpbusd    4 products of an unsigned and a signed 8-bit integer (AVX512-VNNI, AVX-VNNI)
     vpdpwssd    2 products of signed 16-bit integers (the same)

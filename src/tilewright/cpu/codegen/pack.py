@@ -85,8 +85,8 @@ def _mask(lanes: list[int]) -> Any:
 
 
 def strided_copy(vector_bits: int) -> Callable[..., None]:
-    """Return an intrinsic ``copy(source, stride, target)`` that copies strided elements to contiguous elements. It
-    copies as many elements as a vector has lanes; in ``source`` they are ``stride`` bytes apart."""
+    """Return an intrinsic ``copy(source, stride, target)`` that copies strided elements to contiguous elements. The
+    copied elements, as many as a vector has lanes, are ``stride`` bytes apart in ``source``."""
 
     @intrinsic
     def copy(typingctx: Any, source: Any, stride: Any, target: Any) -> Any:  # noqa: ARG001
@@ -154,8 +154,8 @@ def packer(vector_bits: int) -> Callable[..., None]:
 
     A matrix is rarely in a near cache, and each row may be on another page, so that the hardware does not prefetch the
     row. Therefore the row below is prefetched while a row is copied. For a short row, the elements that follow it in
-    memory are prefetched, too, because they are packed next. These prefetches make packing 1.4 to 2 times as fast, and
-    a product of 1000³ 4 % faster.
+    memory are prefetched, too, because they are packed next. The prefetches of rows and elements make packing 1.4 to 2
+    times as fast, and a product of 1000³ 4 % faster.
     """
     transpose = square_transpose(vector_bits)
     gather = strided_copy(vector_bits)

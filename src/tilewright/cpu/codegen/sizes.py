@@ -1,4 +1,4 @@
-"""Constants that kernels and the code generator share. These numbers are in a separate module so that reading them
+"""Constants that kernels and the code generator share. The constants are in a separate module so that reading them
 needs no compiler."""
 
 from __future__ import annotations

@@ -57,9 +57,9 @@ def edge_kernel(
 
     Rows of ``b`` are ``pitch`` vectors apart, by default without gaps.
 
-    ``near`` means that A and B are in L2. If it is False, each step prefetches a later step of B, and each iteration
-    prefetches rows of A below the tile. With ``follow`` each iteration also prefetches a line into L2: the line that is
-    ``ahead`` elements after the first element of B that the iteration reads.
+    ``near`` means that A and B are in L2. If ``near`` is False, each step prefetches a later step of B, and each
+    iteration prefetches rows of A below the tile. With ``follow`` each iteration also prefetches a line into L2: the
+    line that is ``ahead`` elements after the first element of B that the iteration reads.
     """
 
     @intrinsic

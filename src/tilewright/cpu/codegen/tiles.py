@@ -4,17 +4,18 @@ matrices of 1 KiB.
 A tile register has 16 rows of 16 words of 32 bits. ``C += A·B`` for three tile registers computes 16 × 16 sums over 16
 words; each word holds a group of steps of k, as in ``cpu/codegen/dots.py``. The tile register A holds rows of the left
 operand as they are in memory. The tile register B holds rows of the right operand with a group of steps of k in each
-word, as ``word_packers`` packs them. This module calls an instruction by its name on x86:
+word, as ``word_packers`` packs them. The code refers to each instruction by its name on x86:
 
     tdpbssd     4 products of signed 8-bit integers for each word; exact modulo 2³²
     tdpbuud     the same of unsigned ones
     tdpbf16ps   2 products of bfloat16 for each word, whose sums are float32
 
 For each sum, ``tdpbf16ps`` adds the products of the first halves of the 16 words in one chain of multiply-adds, and
-those of the second halves in another. Then ``tdpbf16ps`` adds both chains, and adds their sum to C. A product of two
-bfloat16 numbers is exact in float32. So each element of the result is a sum of exact products in some order, and each
-product goes through at most k − 1 rounded additions. Therefore the classical error bound γ_k·(|A||B|) holds for
-``tdpbf16ps``. The last bits of the result differ from those of a single chain of float32 multiply-adds.
+those of the second halves in another. At the end, ``tdpbf16ps`` adds the two chains of each sum, and adds the result to
+C. A product of two bfloat16 numbers is exact in float32. So each element of the result is a sum of exact products in
+some order, and each product goes through at most k − 1 rounded additions. Therefore the classical error bound
+γ_k·(|A||B|) holds for ``tdpbf16ps``. The last bits of the result differ from those of a single chain of float32
+multiply-adds.
 
 ``tdpbf16ps`` treats denormal operands and sums as zeros in every mode of the processor. Neither operands nor sums are
 denormal if no product of two elements has an exponent below −112; the reason that ``cpu/codegen/dots.py`` gives holds
@@ -175,8 +176,8 @@ _NAMES = {"bfloat16": "tdpbf16ps", "int8": "tdpbssd", "uint8": "tdpbuud"}
 
 
 def tile_kernel(kind: type[Tiles]) -> Callable[..., None]:
-    """Return an intrinsic that computes up to 2 × 2 tiles of C. It is ``block(kc, a, a_stride, b, b_stride, c,
-    c_stride, more, down, across)``.
+    """Return an intrinsic that computes up to 2 × 2 tiles of C: ``block(kc, a, a_stride, b, b_stride, c, c_stride,
+    more, down, across)``.
 
     ``kc`` and the strides count words of 32 bits; ``kc`` is a multiple of 16. ``down`` and ``across`` are the numbers
     of tiles of C in a column and in a row: 1 or 2.

@@ -192,9 +192,9 @@ def cut(
     """Return how a product of m rows and ``vectors`` vectors of columns is cut.
 
     If there are too many columns for one panel, there is one group of threads. But if all rows of A fit into one block,
-    there are several groups, with smaller panels. Without groups, a product of 64×50,000×64 took 1.5 times as long on
-    two cores of a Zen 4 that share no last-level cache, because each thread waits long for lines that the other thread
-    has written.
+    there are several groups of threads, with smaller panels. Without groups, a product of 64×50,000×64 took 1.5 times
+    as long on two cores of a Zen 4 that share no last-level cache, because each thread waits long for lines that the
+    other thread has written.
     """
     most = nc // (nv * lanes)
     one_block = m <= block_rows(mc, vector_bytes // lanes)

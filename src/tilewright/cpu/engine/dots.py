@@ -49,7 +49,8 @@ _INSTRUCTIONS: dict[str, tuple[tuple[str, str, int | None], ...]] = {
 
 def chosen_instruction(dtype: str, isa: Collection[str], vector_bits: int) -> tuple[str, str]:
     """Return the instruction for a dtype, and the feature that provides it, on a processor with the features ``isa``
-    and vectors of that width. Both are empty strings if the processor has no such instruction.
+    and vectors of ``vector_bits`` bits. The instruction and the feature are empty strings if the processor has no such
+    instruction.
 
     >>> chosen_instruction("int8", {"sse2", "avx2", "fma"}, 256)
     ('vpmaddwd', 'sse2')
@@ -75,7 +76,7 @@ _TILE_INSTRUCTIONS = {"int8": ("tdpbssd", "amx-int8"), "bfloat16": ("tdpbf16ps",
 
 def tile_instruction(dtype: str, isa: Collection[str]) -> tuple[str, str]:
     """Return the instruction for tiles of a dtype, and the feature that provides it, on a processor with the features
-    ``isa``. Both are empty strings if the processor has no such instruction.
+    ``isa``. The instruction and the feature are empty strings if the processor has no such instruction.
 
     >>> tile_instruction("int8", {"amx-tile", "amx-int8"}), tile_instruction("int16", {"amx-tile", "amx-int8"})
     (('tdpbssd', 'amx-int8'), ('', ''))

@@ -109,8 +109,8 @@ def columns_of_tile(columns: int, left: int, end: int, reals: int) -> int:
     """Return how many of a sliver's ``columns``, which begin with column ``left``, are computed in a tile whose rows
     end before ``end``.
 
-    If ``reals`` is 0, all columns are computed. Otherwise C is symmetric, each element of C has ``reals`` packed
-    elements, and the computed columns end with the diagonal element of the tile's last row.
+    If ``reals`` is 0, all columns are computed. If ``reals`` is not 0, C is symmetric, each element of C has ``reals``
+    packed elements, and the computed columns end with the diagonal element of the tile's last row.
 
     >>> columns_of_tile(64, 128, 140, 0), columns_of_tile(64, 128, 140, 1), columns_of_tile(64, 128, 140, 2)
     (64, 12, 64)

@@ -3,8 +3,9 @@ float32 multiply-add.
 
 The sums are float32; C is float32, or bfloat16 that is rounded once from these sums. ``vdpbf16ps`` rounds each
 multiply-add as float32 arithmetic does. Packing puts the first of two steps of k in the half of a word with which the
-instruction begins. So in each phase an element of C has the bits of a float32 chain of multiply-adds. A phase of this
-kernel has as many words as a phase of ``cpu/packed`` has steps of k, and so twice as many steps.
+instruction begins. So, in each phase of k, the sum of an element of C has the same bits as a chain of float32
+multiply-adds. A phase of this kernel has as many words as a phase of ``cpu/packed`` has steps of k, and so twice as
+many steps.
 
 ``vdpbf16ps`` replaces denormal operands and sums by zeros. No denormal number can occur if the least magnitude in a
 block of A times the least magnitude in a sliver of B is at least a bound, which is very small (``cpu/codegen/dots.py``

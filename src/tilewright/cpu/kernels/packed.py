@@ -42,8 +42,8 @@ def write(steps, a, a_stride, b, c, band, sliver, corner, near):
 
 @codegen.njit(nogil=True)
 def add_corner(corner, width, c, top, rows, left, columns, accumulate):
-    """Write a finished tile, in rows of ``width`` elements, to C one element at a time. This is needed if the strides
-    of C do not allow stores of vectors, or if C has fewer rows than any tile."""
+    """Write a finished tile, in rows of ``width`` elements, to C one element at a time. ``add_corner`` is needed if the
+    strides of C do not allow stores of vectors, or if C has fewer rows than any tile."""
     for r in range(rows):
         for s in range(columns):
             value = corner[r * width + s]

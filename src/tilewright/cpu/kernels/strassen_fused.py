@@ -19,9 +19,9 @@ of quarters: each term of the outer levels is one more block to read or to write
             tiles → C                        once a term of the outer scheme
 
 So a term of the outer levels reads and writes 4 tiles of C for 7 products of blocks; the classical algorithm reads and
-writes a tile for each product of blocks. The workspace holds only panels and tiles. m and n are cut into blocks, but k
-is not: every KC·2^levels steps of k are a separate product, which keeps the error bound low. m, n and k need not be
-even: blocks end at whole tiles, and elements outside A and B are read as zero.
+writes a tile for each product of blocks. The workspace holds only panels and tiles. The dimensions m and n are cut into
+blocks, but k is not: every KC·2^levels steps of k are a separate product, which keeps the error bound low. The sizes m,
+n and k need not be even: blocks end at whole tiles, and elements outside A and B are read as zero.
 """
 
 import math
@@ -76,8 +76,8 @@ copy_in = codegen.packer(BITS)
 
 @codegen.njit(nogil=True)
 def levels_of(m, n, k, leaf):
-    """Return the number of levels of the scheme. m, n and k are halved as long as all are above ``leaf``; if ``leaf``
-    is 0, the number follows a rule that was measured for this engine."""
+    """Return the number of levels of the scheme. The sizes m, n and k are halved as long as all of them are above
+    ``leaf``; if ``leaf`` is 0, the number follows a rule that was measured for this engine."""
     least = min(m, n, k)
     if leaf == 0:
         return 3 if least > THREE_FROM else 2 if least > TWO_FROM else 0

@@ -143,8 +143,8 @@ _numbers_of_numba = bytecode.FunctionIdentity._unique_ids
 class _Locator(caching._CacheLocator):
     """Places machine code in the user's private directory, under a key of everything that determines the code.
 
-    Numba's own key is the time stamp of one file. That key stays the same if an intrinsic or a function in another file
-    was edited, or if a tile was chosen for another machine.
+    Numba's own key is the time stamp of one file. Numba's key stays the same if an intrinsic or a function in another
+    file was edited, or if a tile was chosen for another machine.
     """
 
     def __init__(self, function: Any, source: str) -> None:

@@ -155,8 +155,8 @@ class BuiltLibrary:
 
 
 def data_address(words: np.ndarray) -> int:
-    """Return the address of the data of a writable 1-D array. This function is five times as fast as
-    ``words.ctypes.data``."""
+    """Return the address of the data of a writable 1-D array. ``data_address`` is five times as fast as the attribute
+    ``ctypes.data`` of the array."""
     return _addressof(_from_buffer(words)) if words.size else words.ctypes.data
 
 

@@ -79,8 +79,8 @@ def cache_bandwidth_gbs(dtype: str = "float64", threads: int = 1, *, fresh: bool
 
 
 def roofs(*, fresh: bool = False) -> list[dict[str, Any]]:
-    """Return every roof of this machine, on one thread and on all threads. Each has its kind, dtype, number of threads,
-    value, unit, and a line of text.
+    """Return every roof of this machine, on one thread and on all threads. Each roof has its kind, dtype, number of
+    threads, value, unit, and a line of text.
 
     If a figure was measured again, or if other programs disturbed the measurement, the text says so.
     """

@@ -219,8 +219,8 @@ def standby() -> CompiledStandby:
 
 
 def grid(m: int, n: int, threads: int) -> tuple[int, int]:
-    """Return the numbers of bands of rows and of columns into which to cut C. Each thread gets one rectangle, and all
-    threads together read as few elements as possible.
+    """Return the numbers of bands of rows and of columns into which to cut C. Each thread computes one rectangle of C,
+    and all threads together read as few elements as possible.
 
     If C is cut into p bands of rows and q bands of columns, A is read q times and B is read p times: k·(q·m + p·n)
     elements.

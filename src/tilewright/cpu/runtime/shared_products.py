@@ -5,10 +5,10 @@ The general path (``runner``, ``Team.rally``) has an overhead of 40 µs. In 40 �
 The general path is needed if Python must wake threads, and for all unusual arrays and arguments.
 
 On the fast path one call of machine code reads the arrays, posts the product to workers, and wakes as many sleeping
-workers as make the product faster. Then the call computes the caller's own part and waits for the workers' parts. The
-overhead of the fast path is 2 µs if the workers are polling. No Python code runs during the call, so no interrupt can
-occur, and no worker need be claimed. The C front remembers how products of a shape are shared, and shares later
-products of that shape without any Python code.
+workers as make the product faster. After posting, the call of machine code computes the caller's own part of the
+product and waits for the workers' parts. The overhead of the fast path is 2 µs if the workers are polling. No Python
+code runs during the call, so no interrupt can occur, and no worker need be claimed. The C front remembers how products
+of a shape are shared, and shares later products of that shape without any Python code.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def wake_if_many(threads: int) -> None:
     product that found fewer than ``threads`` threads polling.
 
     When products that found too few threads polling have followed each other for as long as waking threads takes, the
-    next product wakes the threads, so that they poll for later products. So waking takes at most about as long as these
-    products did."""
+    next product wakes the threads, so that they poll for later products. So waking the threads takes at most about as
+    long as the products before it took."""
     global _first_ns, _last_ns, wakes_all
     now = time.perf_counter_ns()
     if now - _last_ns > GAP_NS:

@@ -1,10 +1,10 @@
 """Makes Ctrl-C end a long product early. Python raises KeyboardInterrupt only between bytecodes, so not while machine
 code runs.
 
-So the thread that calls a long product does not compute: it waits, and Ctrl-C interrupts the wait. Then the calling
-thread sets every counter by which the computing threads share the work to STOP. With all counters at STOP, no job is
-left to take, and every count that a thread waits for is reached. Until they end, the computing threads may still write
-to C and to the workspace, and nowhere else. The elements of C are invalid after an interrupt.
+So the thread that calls a long product does not compute: it waits, and Ctrl-C interrupts the wait. After the interrupt,
+the calling thread sets every counter by which the computing threads share the work to STOP. With all counters at STOP,
+no job is left to take, and every count that a thread waits for is reached. Until they end, the computing threads may
+still write to C and to the workspace, and nowhere else. The elements of C are invalid after an interrupt.
 
 A run of many products, such as one from files to a file, runs on another thread (``stoppable``). An interrupt calls the
 run's ``Stop``, which calls all its listeners; one of them stops the current product.

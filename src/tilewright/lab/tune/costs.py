@@ -355,10 +355,10 @@ class Fit:
 
     def choose_versions(self, versions: Iterable[Mapping[str, Costs]], tell: Callable[[str], object] = print) -> None:
         """For each kernel, choose the first version of its costs whose mean regret (``regrets``) is at most
-        REGRET_TOLERANCE above the smallest of all versions. This must hold both on the reported products and on the
-        others. If no version is within the tolerance, choose the version that exceeds the smallest regret by the least.
-        A version of the costs is excluded if its mean regret on the reported products exceeds that of the last version
-        by more than the tolerance."""
+        REGRET_TOLERANCE above the smallest of all versions. The limit applies to the mean regret on the reported
+        products and to that on the other products. If no version is within the tolerance, choose the version that
+        exceeds the smallest regret by the least. A version of the costs is excluded if its mean regret on the reported
+        products exceeds that of the last version by more than the tolerance."""
         known = list(versions)
         for name in self.models:
             found = np.array([
