@@ -1,7 +1,7 @@
 """Plans calls of ``gemm`` on the CPU, and runs the plans.
 
-``gemm`` runs in one of four ways: C is only scaled, C is overwritten, the kernel adds the product to C, or a separate
-product is combined with C."""
+There are four ways in which ``gemm`` runs; it only scales C, it overwrites C, its kernel adds the product to C, or it
+combines a separate product with C."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class GemmPlan(HostPlan):
 def plan_gemm(
     alpha: complex, x: np.ndarray, y: np.ndarray, beta: complex, c: Any
 ) -> tuple[GemmPlan, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the plan of ``gemm``, ``alpha`` and ``beta`` as arrays, and C as a plain array. The operands must have
-    been checked.
+    """Return a tuple of the plan of ``gemm``, ``alpha`` and ``beta`` as arrays, and C as a plain array. The operands
+    must have been checked.
 
     ``c`` may be ``ANY_C``.
 
@@ -86,8 +86,8 @@ def runs_as_gemm(a: np.ndarray, b: np.ndarray, out: Any, alpha: float) -> bool:
 
 
 def is_planned_as_gemm(a: np.ndarray, b: np.ndarray, out: Any, alpha: complex, beta: complex) -> bool:
-    """Return whether the plan for these arguments is a plan of ``gemm``: ``matmul`` would call ``gemm``, or only
-    ``gemm`` can compute it."""
+    """Return whether the plan for these arguments is a plan of ``gemm``, because ``matmul`` would call ``gemm``, or
+    because only ``gemm`` can compute the result."""
     if a.ndim != 2 or b.ndim != 2:
         return False
     dtype = promoted(a.dtype, b.dtype)

@@ -134,16 +134,17 @@ class HostPlan(Plan):
 
     @cached_property
     def stored_dtype(self) -> np.dtype:
-        """The dtype that the kernel writes: ``working_dtype``, or the wider dtype of the kernel's sums if the product
-        has that dtype."""
+        """The dtype that the kernel writes, which is ``working_dtype``, or the wider dtype of the kernel's sums if the
+        product has that dtype."""
         return self.dtype if self.kernel.sums.get(self.compute) == self.dtype.name else self.working_dtype
 
     @cached_property
     def made_dtype(self) -> np.dtype:
-        """The dtype of an array that is allocated for the product: ``dtype`` if the kernel writes that dtype, otherwise
-        ``stored_dtype``.
+        """The dtype of an array that is allocated for the product, which is ``dtype`` if the kernel writes that dtype,
+        otherwise ``stored_dtype``.
 
-        If the two dtypes are equal, the result is the object ``dtype``, because NumPy returns that one."""
+        If ``dtype`` and ``stored_dtype`` are equal, the result is the object ``dtype``, because NumPy returns that
+        object."""
         return self.dtype if self.dtype == self.stored_dtype else self.stored_dtype
 
     @property
@@ -160,8 +161,8 @@ class HostPlan(Plan):
 
     @cached_property
     def can_be_shared(self) -> bool:
-        """Whether the product has enough work for two threads. The limit on the number of threads is read only if it
-        has."""
+        """Whether the product has enough work for two threads. The limit on the number of threads is read only for such
+        a product."""
         return self.problem.flops >= 2 * WORK_SHARED or self.problem.bytes_least >= 2 * BYTES_PER_THREAD
 
     def within(self, limit: int) -> HostPlan:
@@ -376,8 +377,8 @@ def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool, result: np
 
 @functools.cache  # a dtype is learnt once
 def short_way(kernel: Kernel, dtype: np.dtype) -> small_products.Short:
-    """Return the fast path for products of a dtype. If the fast path can call the plan's kernel, it computes products
-    of this dtype from now on."""
+    """Return the fast path for products of a dtype. If the fast path can call the plan's kernel, the fast path computes
+    products of this dtype from now on."""
     if kernel is numpy_product:
         return product_by_numpy
     if kernel in OF_SHORT_WAY:

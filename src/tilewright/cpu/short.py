@@ -28,8 +28,8 @@ def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any 
     ``matmul`` must plan and run the product.
 
     As many threads as the plan says compute the product, if enough of them are polling, or sleep and are worth waking.
-    If too few are, the calling thread computes a small product alone. The calling thread also computes a batch of small
-    products, if no other thread may be used.
+    If too few threads poll or are worth waking, the calling thread computes a small product alone. The calling thread
+    also computes a batch of small products, if no other thread may be used.
 
     ``out_dtype`` is the dtype that the caller of ``matmul`` requested. If ``out_dtype`` is None, the product has the
     dtype of the operands.

@@ -1,9 +1,9 @@
 """Computes symmetric products on the CPU: only one triangle of the result is computed. The computed triangle is stored
 alone, or also mirrored into the other triangle.
 
-A product that overwrites all of C has a plan with a ``symmetry`` (``cpu/plan.py``). For any other symmetric product, C
-is cut into panels of rows. In each panel, the part left of the diagonal block is computed by a ``gemm`` in place. The
-panel's diagonal block is computed as a separate product, and then combined with C.
+A product that overwrites all of C has a plan with a ``symmetry`` (``cpu/plan.py``). For a symmetric product that does
+not overwrite all of C, C is cut into panels of rows. In each panel, the part left of the diagonal block is computed by
+a ``gemm`` in place. The panel's diagonal block is computed as a separate product, and then combined with C.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Explicit vectors for kernels that are written in Python: LLVM vector code behind Numba intrinsics.
+"""Generates LLVM code with explicit vectors, which kernels that are written in Python call as Numba intrinsics.
 
 Numba has no vector type. Code that needs exact control of registers is generated here as LLVM IR, and a kernel calls it
 like any function. The generator does not depend on the machine: it takes the tile (``mr`` rows × ``nv`` vectors) and

@@ -52,8 +52,8 @@ _LINES = 64
 
 
 def converting_packer(vector_bits: int) -> Callable[..., None]:
-    """Return a ``packer`` that also converts elements to the dtype of the target: ``pack(source, top, rows, left,
-    columns, target, at, ld)``."""
+    """Return a ``packer``, ``pack(source, top, rows, left, columns, target, at, ld)``, that also converts elements to
+    the dtype of the target."""
     convert = row_converter(vector_bits)
 
     @nb.njit(nogil=True)

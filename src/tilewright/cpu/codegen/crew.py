@@ -276,9 +276,9 @@ def _seat(mailbox: np.ndarray, taken: np.ndarray, at: int) -> None:
 
 
 def post(mailbox: np.ndarray, call: np.ndarray, address: int, wakes: bool) -> int:
-    """Post this call, which is at ``address``. Returns the owner's state: STANDING, or SLEEPING if the owner must be
-    woken, or AWAY if the call was not posted. A call is not posted if the owner has another call, or if the owner
-    sleeps and the caller wakes no threads.
+    """Post this call, which is at ``address``. Returns the owner's state, which is STANDING, or SLEEPING if the owner
+    must be woken, or AWAY if the call was not posted. A call is not posted if the owner has another call, or if the
+    owner sleeps and the caller wakes no threads.
 
     A call is also not posted if the owner stands by on the caller's processor, where it could not run before the caller
     sleeps. An owner on the caller's processor is told to leave, so that it can be woken on another processor.

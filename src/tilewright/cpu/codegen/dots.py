@@ -11,9 +11,10 @@ The code refers to each instruction by its name on x86:
 
 Sums of integers are exact modulo 2³². ``vdpbf16ps`` rounds each multiply-add to nearest, as ``vfmadd`` does. But
 ``vdpbf16ps`` treats denormal operands as zeros, and returns zero instead of a denormal sum. If no operand and no sum is
-denormal, it returns the same bits as ``vfmadd``. Neither operands nor sums are denormal if no product of two elements
-has an exponent below −112. Each product with an exponent of at least −112 is a multiple of 2⁻¹²⁶, because a bfloat16
-has 7 bits behind the point. So every rounded sum of such products is a multiple of 2⁻¹²⁶, too, and is not denormal.
+denormal, ``vdpbf16ps`` returns the same bits as ``vfmadd``. Neither operands nor sums are denormal if no product of two
+elements has an exponent below −112. Each product with an exponent of at least −112 is a multiple of 2⁻¹²⁶, because a
+bfloat16 has 7 bits behind the point. So every rounded sum of such products is a multiple of 2⁻¹²⁶, too, and is not
+denormal.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@ of unit stride.
 
 With one multiply-add for each load, the processor executes loads so far ahead that the hardware prefetchers keep up;
 prefetch instructions only cost time. With six multiply-adds for each load, the processor's out-of-order window is full
-of waiting arithmetic. Prefetching the same part of the next few rows then raises the bandwidth by half.
+of waiting arithmetic. With six multiply-adds for each load, prefetching the same part of the next few rows raises the
+bandwidth by half.
 """
 
 from __future__ import annotations
@@ -220,8 +221,9 @@ def tile_in_place(
     rows × ``nv`` vectors that is summed over k in registers.
 
     The result is an intrinsic ``tile(kc, a, a_row, a_step, live, b, b_step, columns, c, c_row, accumulate)``: ``c[i, j]
-    = Σ a[i, p]·b[p, j]`` for p < ``kc``, i < ``live`` ≤ ``rows`` and j < ``columns`` ≤ nv · lanes, both at least 1. The
-    old c is added if ``accumulate`` is not 0. Strides count elements. No other elements are read or written.
+    = Σ a[i, p]·b[p, j]`` for p < ``kc``, i < ``live`` ≤ ``rows`` and j < ``columns`` ≤ nv · lanes, with ``live`` and
+    ``columns`` at least 1. The old c is added if ``accumulate`` is not 0. Strides count elements. The intrinsic reads
+    and writes no other elements.
 
     With ``prefetch`` the intrinsic has two more arguments, ``a_ahead`` and ``b_ahead``: the distances, in elements, at
     which A and B are prefetched. With ``stream`` the stores to C bypass the caches; the rows of C must begin at

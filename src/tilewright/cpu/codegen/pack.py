@@ -112,8 +112,8 @@ def vector_copy(vector_bits: int, *, backwards: bool = False) -> Callable[..., N
     """Return an intrinsic ``copy(source, target, ahead)`` that copies one vector, and prefetches the line ``ahead``
     elements after ``source``.
 
-    With ``backwards`` the vector is reversed: ``source`` points to the element that becomes the first of ``target``,
-    and the other elements precede it in memory.
+    With ``backwards`` the intrinsic reverses the vector; ``source`` then points to the element that becomes the first
+    of ``target``, and the other elements precede it in memory.
     """
 
     @intrinsic

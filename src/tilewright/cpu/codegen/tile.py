@@ -48,8 +48,8 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: i
 def edge_kernel(
     mr: int, nv: int, vector_bits: int, *, unroll: int = 1, near: bool = False, follow: bool = False, pitch: int = 0
 ) -> Callable[..., None]:
-    """Return a ``micro_kernel`` for an A with any stride: ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns,
-    ahead)``.
+    """Return an intrinsic ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)`` like that of
+    ``micro_kernel``, for an A with any stride.
 
     ``columns`` is the number of the tile's columns that are inside C. Rows of the packed panel ``b`` are as wide as the
     whole tile. Elements of ``b`` beyond ``columns`` affect no element of C, and memory outside C is neither read nor

@@ -14,8 +14,8 @@ For each sum, ``tdpbf16ps`` adds the products of the first halves of the 16 word
 those of the second halves in another. At the end, ``tdpbf16ps`` adds the two chains of each sum, and adds the result to
 C. A product of two bfloat16 numbers is exact in float32. So each element of the result is a sum of exact products in
 some order, and each product goes through at most k − 1 rounded additions. Therefore the classical error bound
-γ_k·(|A||B|) holds for ``tdpbf16ps``. The last bits of the result differ from those of a single chain of float32
-multiply-adds.
+γ_k·(|A||B|) holds for ``tdpbf16ps``. The last bits of the result of ``tdpbf16ps`` differ from those of a single chain
+of float32 multiply-adds.
 
 ``tdpbf16ps`` treats denormal operands and sums as zeros in every mode of the processor. Neither operands nor sums are
 denormal if no product of two elements has an exponent below −112; the reason that ``cpu/codegen/dots.py`` gives holds
@@ -176,8 +176,8 @@ _NAMES = {"bfloat16": "tdpbf16ps", "int8": "tdpbssd", "uint8": "tdpbuud"}
 
 
 def tile_kernel(kind: type[Tiles]) -> Callable[..., None]:
-    """Return an intrinsic that computes up to 2 × 2 tiles of C: ``block(kc, a, a_stride, b, b_stride, c, c_stride,
-    more, down, across)``.
+    """Return an intrinsic ``block(kc, a, a_stride, b, b_stride, c, c_stride, more, down, across)`` that computes up to
+    2 × 2 tiles of C.
 
     ``kc`` and the strides count words of 32 bits; ``kc`` is a multiple of 16. ``down`` and ``across`` are the numbers
     of tiles of C in a column and in a row: 1 or 2.

@@ -5,7 +5,7 @@ A word has two elements of 16 bits or four of 8 bits; 8-bit integers can be wide
 beyond the end of k are zeros. If the elements of consecutive steps of k are contiguous in memory, words are loaded
 directly. If rows of A or columns of B are contiguous, vectors of each step are interleaved with those of the other
 steps. Loaded or interleaved words are then transposed in registers if the target needs it. A matrix without contiguous
-rows or columns is gathered element by element.
+rows or columns is packed element by element.
 
 As in ``pack.py``, the elements that are packed next are prefetched.
 """

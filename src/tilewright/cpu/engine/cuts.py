@@ -2,8 +2,8 @@
 
 The columns of C are divided among groups of threads. Each group of threads packs its own columns of B, so that a line
 of packed B is written and read by a few threads instead of all. When 16 threads of a Xeon shared one panel, packing it
-took a fifth of the time of a float64 product of 1,000³. Packing is slow because a thread can write a line only after
-the caches of all other threads that read the line have dropped it.
+took a fifth of the time of a float64 product of 1,000³. Packing a shared panel is slow because a thread can write a
+line only after the caches of all other threads that read the line have dropped it.
 
 The columns of a group are cut into panels, and k into phases, whose sizes NC and KC fit the caches
 (``kernels/blocking.py``). The rows of C are cut into bands, and the columns of a panel into parts; a part of a band is
@@ -67,7 +67,7 @@ class PackedBlocks:
 
     @property
     def corner(self) -> int:
-        """Return the number of elements of a block from ``tile_at`` on."""
+        """The number of elements of a block from ``tile_at`` on."""
         return self.block - self.tile_at
 
     def block_of(self, m: int) -> int:
@@ -207,7 +207,7 @@ def cut(
 
 @codegen.register_jitable
 def phases_of(how: Cut, deep: int) -> int:
-    """Return the number of phases of a group: ``deep`` phases for each of the group's panels."""
+    """Return the number of phases of a group, which is ``deep`` for each of the group's panels."""
     return math.ceil(how.slivers / how.wide) * deep
 
 

@@ -186,8 +186,8 @@ def least_of_rows(vector_bits: int) -> Callable[..., int]:
 
 
 def accumulation_buffer(c: np.ndarray, space: np.ndarray) -> np.ndarray:
-    """Return the matrix in which sums are accumulated: ``c`` if it has the dtype of the workspace ``space``, otherwise
-    ``space`` in the shape of ``c``. For compiled code only."""
+    """Return the matrix in which sums are accumulated, which is ``c`` if ``c`` has the dtype of the workspace
+    ``space``, otherwise ``space`` in the shape of ``c``. For compiled code only."""
     raise NotImplementedError
 
 
@@ -293,8 +293,8 @@ def fetch_rows(c, top, rows, left, columns):
 
 
 def tile_product(kind: type[codegen.Tiles]) -> Callable[..., None]:
-    """Return a compiled function that multiplies with tile registers: ``multiply(kc, a, b, width, rows, columns, sums,
-    stride, more, of_a)``.
+    """Return a compiled function ``multiply(kc, a, b, width, rows, columns, sums, stride, more, of_a)`` that multiplies
+    with tile registers.
 
     ``a`` points to the rows of a tile of the driver, which are ``row_words(kc)`` words apart; ``b`` points to a sliver
     of ``kc`` rows of ``width`` words; ``sums`` points to rows of sums, ``stride`` sums apart. The products are added to

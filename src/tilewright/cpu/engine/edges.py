@@ -27,12 +27,11 @@ def line_of_tile(x: int, lines: int) -> int:
 
 
 def compiled_tile(blocks: PackedBlocks, *, lean: Callable[[], int] = LEAN) -> Callable[..., None]:
-    """Return a compiled function that computes one tile: ``tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors,
-    columns, x, near)``.
+    """Return a compiled function ``tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, x, near)`` that
+    computes one tile.
 
-    The function computes one tile of MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements are
-    inside C. Two heights and two widths of tiles serve every edge: any C of at least 20 rows and 6 vectors can be cut
-    into them.
+    The tile has MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements are inside C. Two heights and
+    two widths of tiles serve every edge: any C of at least 20 rows and 6 vectors can be cut into them.
 
     ``x`` is the tile's number in its band, and ``near`` is a ``jobs.Near``. If tiles are ``lean``, the first tile of a
     band prefetches the sliver of B, so the sliver is in L2 for the other tiles. If rows of A are in L2, too, the other
@@ -40,8 +39,9 @@ def compiled_tile(blocks: PackedBlocks, *, lean: Callable[[], int] = LEAN) -> Ca
 
     Without the prefetches of A and of the sliver, products of float64 take 2 to 5 % less time on a Xeon whose cores
     each run another program as well. Instead, each iteration of a tile that prefetches neither A nor its sliver
-    prefetches a line of the next sliver, if there is one. With both changes, products from 768³ on take 5 to 9 % less
-    time on one thread of a Xeon with 2 MB of L2, and up to 3 % more on Zen 4.
+    prefetches a line of the next sliver, if there is one. Prefetching the next sliver instead of A and the present
+    sliver makes products from 768³ on take 5 to 9 % less time on one thread of a Xeon with 2 MB of L2, and up to 3 %
+    more on Zen 4.
     """
     chosen = blocks.chosen
     mr, nv, bits, unroll = chosen.mr, chosen.nv, chosen.vector_bits, chosen.unroll

@@ -126,10 +126,10 @@ class Near(NamedTuple):
 
 
 class _TeamProduct(NamedTuple):
-    """The numbers and arrays of a product, which all threads share. ``straight``: rows of A are read without packing;
-    ``adds``: 1 to add to C, otherwise 0; ``reals``: the number of packed elements for one element of a symmetric C,
-    otherwise 0; ``conjugated``: C is Hermitian; ``mirrors``: the elements below the diagonal of C are copied to the
-    other side."""
+    """The numbers and arrays of a product, which all threads share. ``straight`` means that rows of A are read without
+    packing. ``adds`` is 1 to add to C, otherwise 0. ``reals`` is the number of packed elements for one element of a
+    symmetric C, otherwise 0. ``conjugated`` means that C is Hermitian. ``mirrors`` means that the elements below the
+    diagonal of C are copied to the other side."""
 
     a: Any
     b: Any

@@ -9,9 +9,10 @@ many steps.
 
 ``vdpbf16ps`` replaces denormal operands and sums by zeros. No denormal number can occur if the least magnitude in a
 block of A times the least magnitude in a sliver of B is at least a bound, which is very small (``cpu/codegen/dots.py``
-gives the reason). Packing finds the least magnitude of A, and whether any element of B is below the square root of that
-bound. Only if an element of B is below it, a pass over each sliver finds the least magnitude of B. If the product of
-both least magnitudes is below the bound, which is rare in practice, the same words are multiplied as float32.
+gives the reason). Packing finds the least magnitude of A, and whether any magnitude in B is below the square root of
+the bound on their product. Only if a magnitude in B is below that square root, a pass over each sliver finds the least
+magnitude of B. If the product of both least magnitudes is below the bound, which is rare in practice, the same words
+are multiplied as float32.
 
 Between phases of k, the sums of a bfloat16 C are kept in the workspace as float32, as in ``cpu/half_floats``. If k has
 a single phase, tiles of a bfloat16 C are rounded while they are in the first-level cache.
@@ -31,7 +32,7 @@ def bfloat16_product(
     chosen: Blocking, instruction: str, *, least_exponents: int = dots.LEAST_EXPONENTS
 ) -> tuple[dots.DotBlocks, Callable[..., None]]:
     """Return the blocks of the kernel, and its function ``multiply(a, b, c, wide, words, counters)``. The function uses
-    the given instruction, or none if the name is empty."""
+    the instruction with the name ``instruction``, or vfmadd if the name is empty."""
     blocks = dots.DotBlocks(chosen)
     mr, nv, bits = chosen.mr, chosen.nv, chosen.vector_bits
     lanes, start_at = bits // 32, blocks.start_at - blocks.tile_at

@@ -7,15 +7,16 @@ of additions depends only on k.
 
 ``tdpbf16ps`` treats denormal operands and sums as zeros. As in ``cpu/bfloat16_dots``, no denormal number can occur if
 the least magnitude in a block of A times the least magnitude in a sliver of B is at least a bound, which is very small.
-Packing stores the least magnitude of a block of A after the block. For B, packing only notes whether any element is
-below the square root of that bound; if one is, a pass over each sliver finds the sliver's least magnitude.
+Packing stores the least magnitude of a block of A after the block. For B, packing only notes whether any magnitude is
+below the square root of the bound on the product; if one is, a pass over each sliver finds the sliver's least
+magnitude.
 
-If the product of the least magnitudes of A and B is below the bound, vector instructions multiply in the same order.
-Vector instructions give the same bits as ``tdpbf16ps`` unless a number is denormal, so the bits do not depend on how C
-is cut.
+If the product of the least magnitudes of A and B is below the bound, vector instructions multiply instead of tile
+registers, in the same order. Vector instructions give the same bits as ``tdpbf16ps`` unless a number is denormal, so
+the bits do not depend on how C is cut.
 
 Between phases of k, the sums of a bfloat16 C are kept in the workspace as float32, as in ``cpu/half_floats``. At the
-end of a phase, vector instructions add its sums to C; they handle denormal numbers correctly.
+end of a phase, the phase's sums are added to C by vector instructions, which handle denormal numbers correctly.
 """
 
 from collections.abc import Callable

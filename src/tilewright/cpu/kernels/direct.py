@@ -173,8 +173,8 @@ def ahead_of(a, b, c, i, top, moves, all_of_b, only_a):
 @codegen.njit(nogil=True)
 def tiles_in_batch(a, higher, lower, prefetching):
     """Return the number of the next tiles that are computed as one batch. Tiles of a batch have the same height;
-    beginning each tile on its own would take as long as ten steps of k. There remain ``higher`` tiles, and after them
-    ``lower`` tiles with one row less.
+    beginning each tile on its own would take as long as ten steps of k. The next tiles are ``higher`` tiles of one
+    height, and then ``lower`` tiles with one row less.
 
     If the tiles are ``prefetching``, the batch does not contain the lowest tile of C, which has no tile below it. A
     batch of prefetching tiles has only one tile if rows of A are closer together than columns, because each tile then

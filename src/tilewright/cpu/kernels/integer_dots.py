@@ -9,9 +9,9 @@ packed, and ``vpmaddwd`` multiplies.
 ``vpdpbusd`` reads one operand as unsigned and the other as signed. But the operands A and B are both signed, or both
 unsigned. So packing inverts the highest bit of every element of B. If the instruction reads the inverted elements of a
 signed B as unsigned, each is greater by 128; if it reads those of an unsigned B as signed, each is less by 128. So the
-instruction adds to each element of a row of C the product of that row of A and a column of 128, or of −128; the byte
-0x80 represents both numbers. The product of a row of A and that column is computed once for each row of a block of A,
-and the sums of the row begin with its negative.
+instruction adds to each element of a row of C the product of that row of A and a constant column, whose elements are
+all 128 or all −128; the byte 0x80 represents both numbers. The product of a row of A and the constant column is
+computed once for each row of a block of A, and the sums of the row begin with its negative.
 
 A row of A that consists of whole words is read without packing (``jobs.lies_well``). Reading rows of A without packing
 saves 1 % of the time of products of 1,024³, and up to 8 % at 256³.

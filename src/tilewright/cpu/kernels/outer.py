@@ -1,5 +1,5 @@
-"""The kernel for products with a small k, in which writing C takes most of the time. Each element of C is written once,
-with a store that bypasses the caches.
+"""The kernel for products with a small k, in which writing C takes most of the time. Each element of C is written once;
+if C is larger than the caches, its stores bypass the caches.
 
 At k = 4, each element of C takes 8 operations and the writing of 4 or 8 bytes, so the *writes* to memory determine the
 time. A store through the caches first fetches the line that it overwrites, so every byte of C is moved twice. Therefore
@@ -14,7 +14,7 @@ fast.
 Neither A nor B is packed, because k elements of a row of A and k rows of B stay in L1 or L2. A B that is larger than
 these caches is cut into strips of columns, and all columns of C that belong to a strip are computed before the next
 strip. Collecting finished tiles in a buffer, and streaming them to C row by row, was no faster than plain stores,
-because the core had nothing to compute while it waited for its stores.
+because the core had nothing to compute while it waited for the streaming stores.
 """
 
 from tilewright.cpu import codegen

@@ -2,9 +2,10 @@
 packing, at the speed of memory.
 
 Packing reads a matrix, writes it and reads it again. Packing is faster only if each element is used many times. In
-these products, each element of the wide operand is used once for every column of the narrow operand. With six columns
-of float32 a core does 12 operations for 4 bytes, but it can do 28 operations for each byte that memory delivers. So the
-wide operand X of Z = X·Y is read once, in one of two ways; X is A, or Bᵀ if C has fewer rows than columns:
+products with a few vectors, each element of the wide operand is used once for every column of the narrow operand. With
+six columns of float32 a core does 12 operations for 4 bytes, but it can do 28 operations for each byte that memory
+delivers. So the wide operand X of Z = X·Y is read once, in one of two ways; X is A, or Bᵀ if C has fewer rows than
+columns:
 
 - If the rows of X have unit stride along k, eight rows at a time (four if Y has several columns) are multiplied, as dot
   products, by the columns of Y, which stay in cache.

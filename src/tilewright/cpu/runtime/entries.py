@@ -138,8 +138,8 @@ def enough_threads_wait(call: Any, boxes: Any, count: int) -> int:
 
 @_inner
 def posted(words, addresses, address, allowed, others, wakes):
-    """Post the call to ``others`` other threads; to sleeping threads only if ``wakes`` is True. Returns how many
-    threads fewer than ``others`` got the call."""
+    """Post the call to ``others`` other threads; to sleeping threads only if ``wakes`` is set. Returns the number of
+    threads that the call still lacks: ``others`` less the number of threads to which it was posted."""
     for i in range(addresses.size):
         if others == 0:
             break

@@ -189,8 +189,8 @@ class _Impl(caching.CompileResultCacheImpl):
 
 
 class _CheckedFiles(caching.IndexDataCacheFile):
-    """Numba's files of machine code, each with a digest before it. Without the digest, code would be called of which a
-    crash has lost a part."""
+    """Numba's files of machine code, each with a digest before it. Without the digest, a file that a crash left
+    incomplete would be called as machine code."""
 
     def _save_data(self, name: str, data: Any) -> None:
         dumped = self._dump(data)

@@ -31,7 +31,7 @@ _FORBIDDEN = "NUMBA_DISABLE_JIT"
 
 
 class Code(Protocol):
-    """The machine code of one kernel: Python calls the code with arrays, and other machine code calls it at its
+    """The machine code of one kernel, which Python calls with arrays, and which other machine code calls at its
     address."""
 
     @property

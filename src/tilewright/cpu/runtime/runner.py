@@ -5,10 +5,10 @@ among threads: ``rows`` means that C is cut into bands of whole rows, which stay
 cut into rectangles, for kernels that take any strides. A kernel with the value ``team`` distributes its work itself:
 all threads run the same function on the same operands, and take jobs by shared counters.
 
-Workspace is cached between calls, because new memory costs a page fault every 4 KiB. Taking a buffer from the cache and
-putting it back are one operation of a dict each. The cache has no lock, because an interrupt could leave a lock taken.
-If an interrupt prevents that a buffer is put back, the buffer is freed with its last reference. For a batch of small
-products, threads take portions of the batch, and a compiled loop computes the products of a portion.
+Workspace is cached between calls, because new memory costs a page fault every 4 KiB. Taking a buffer from the cache is
+one operation of a dict, and so is putting it back. The cache has no lock, because an interrupt could leave a lock
+taken. A buffer that is not put back because of an interrupt is freed when its last reference is deleted. For a batch of
+small products, threads take portions of the batch, and a compiled loop computes the products of a portion.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def take_workspace(nbytes: int) -> Iterator[np.ndarray]:
 
 
 def take_buffer(nbytes: int) -> np.ndarray:
-    """Return a buffer as ``take_workspace`` gives it, for use until ``put_back_buffer`` is called. Calling the two
-    functions is a microsecond faster than the context manager. A buffer that is not put back is freed with its last
-    reference."""
+    """Return a buffer as ``take_workspace`` gives it, for use until ``put_back_buffer`` is called. A pair of
+    ``take_buffer`` and ``put_back_buffer`` is a microsecond faster than ``take_workspace``. A buffer that is not put
+    back is freed when its last reference is deleted."""
     if not nbytes:
         return _NOTHING
     # Mostly there is one buffer. A product that has evicted this code from the caches pays for every line of it.

@@ -73,10 +73,10 @@ def sharing(
     """Return how a ``team`` kernel without tunable parameters shares products of this shape (m, n, k). The kernel is
     compiled now.
 
-    A product is shared if ``least`` other threads are polling; by default all other threads must poll. If fewer are
-    polling, the product is shared if the other threads sleep in machine code, and up to ``wakes`` of them are worth
-    waking. ``result`` is the dtype of C, by default that of the operands. ``symmetry`` says whether C is known to be
-    symmetric or Hermitian, and why.
+    A product is shared if at least ``least`` other threads (by default all) are ready: they poll, or they sleep in
+    machine code. At most ``wakes`` sleeping threads are counted as ready, because only so many are worth waking.
+    ``result`` is the dtype of C, by default that of the operands. ``symmetry`` says whether C is known to be symmetric
+    or Hermitian, and why.
 
     The result is None if there is no C front.
     """

@@ -4,8 +4,8 @@ The multiplication of two 4×4 matrices itself takes 10 ns. Reading the shape of
 call through Numba, which unpacks arrays, takes 300 ns. So a function of the C front (``native``) reads shape, strides
 and flags and makes the checks of the general path. The function of the C front then calls the kernel that the general
 path would plan, for one product or a whole batch. The function returns the result, or None for anything unusual: other
-types, different dtypes, overlap, an empty axis, a wrong shape, or much work. After None the general path computes the
-product or raises the error.
+types, different dtypes, overlap, an empty axis, a wrong shape, or much work. If the result is None, the general path
+computes the product or raises the error.
 
 The fast path is in C for its speed: products of n×n matrices with n from 2 to 16 are 3.5 to 4.3 times as fast as with
 ``np.matmul``. A simpler design, with checks in Python and a call through Numba, is 1.0 to 1.2 times as fast as

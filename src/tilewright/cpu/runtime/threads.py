@@ -10,10 +10,10 @@ call the worker sleeps; it then begins the next call after some tens of microsec
 20 to 100 µs. The caller does not wait for a late worker: if the caller finishes before the worker has begun, the caller
 takes the call back.
 
-If the system allows it, each thread is woken on a different processor. Without such a choice, Linux may wake a worker
-on the caller's processor and start it 4 ms late, although another processor is idle: on 2 cores products of 6 ms took
-10 ms. For workers that machine code wakes, Linux itself finds an idle processor, because these workers need not wait
-for the GIL.
+If the system allows it, each thread is woken on a different processor. If Linux chooses the processor, it may wake a
+worker on the caller's processor and start it 4 ms late, although another processor is idle: on 2 cores products of 6 ms
+took 10 ms. For workers that machine code wakes, Linux itself finds an idle processor, because these workers need not
+wait for the GIL.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Standby(Protocol):
 
     def rouse(self, mailboxes: Sequence[np.ndarray], here: int) -> list[bool]:
         """Make the workers of these mailboxes poll, on other processors than ``here``. The result has one bool for each
-        worker: False if the worker runs Python code, or must be moved to another processor."""
+        worker, which is False if the worker runs Python code, or must be moved to another processor."""
 
     def settle(self, mailbox: np.ndarray, call: int) -> None:
         """Take this call back if it was posted and has not begun. If the worker has begun the call, wait until the call

@@ -91,9 +91,9 @@ _GPU_SIZE = 4096
 @dataclass(frozen=True)
 class FirstCall:
     """Seconds of first calls. ``import_s``: importing Tilewright after NumPy. ``product_s``: the first product. The
-    other fields are for ``multiply`` of the host's arrays on a GPU: ``gpu_cold_s`` for a first call that compiles the
-    kernel, ``gpu_warm_s`` for one that loads the kernel from disk, ``gpu_later_s`` for the second call. Without a GPU
-    these three fields are None.
+    fields that begin with ``gpu_`` are for ``multiply`` of the host's arrays on a GPU. Of these, ``gpu_cold_s`` is for
+    a first call that compiles the kernel, ``gpu_warm_s`` for a first call that loads the kernel from disk, and
+    ``gpu_later_s`` for the second call. Without a GPU the fields that begin with ``gpu_`` are None.
     """
 
     import_s: float

@@ -27,7 +27,8 @@ _MOST_SETS = 16_384
 
 
 def set_bytes(shape: Shape, itemsize: int) -> int:
-    """Return the bytes of one set of operands: A, B, and two matrices C (the kernel's and the reference's)."""
+    """Return the bytes of one set of operands, which has A, B, and two matrices C (the kernel's and the
+    reference's)."""
     m, n, k = shape
     return (m * k + k * n + 2 * m * n) * itemsize
 
