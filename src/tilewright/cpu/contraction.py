@@ -2,9 +2,9 @@
 operands as products of matrices.
 
 An operand is read without a copy if each group of its axes (batch, rows, columns) can be merged into one strided axis.
-Any other operand is copied piece by piece, so that each copy is small and still in a cache when it is multiplied. The
-order of the pieces and of the sums of pieces of k is fixed, so the bits of the result do not depend on the number of
-threads.
+An operand whose axes cannot be merged is copied piece by piece, so that each copy is small and still in a cache when it
+is multiplied. The order of the pieces and of the sums of pieces of k is fixed, so the bits of the result do not depend
+on the number of threads.
 """
 
 from __future__ import annotations

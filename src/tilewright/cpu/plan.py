@@ -86,7 +86,8 @@ class HostPlan(Plan):
             mirror_lower(c, self.problem.symmetry == "hermitian", near=True)
 
     def run_by(self, product: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        """Like ``run``, but ``product`` computes the products of the batch, one after the other."""
+        """Multiply as ``run`` does, but let the function ``product`` compute the products of the batch, one after the
+        other."""
         multiply_batch(small_products.take_long_way, lambda: product, 1, *as_matrices(self.layout, a, b, c))
 
     def _product(self) -> Product:

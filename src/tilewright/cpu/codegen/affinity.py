@@ -6,8 +6,8 @@ Linux compares the word with the expected value and puts the thread to sleep und
 takes, too. So a thread that goes to sleep misses no change of the word, if the other thread changes the word before it
 makes the wake-up call.
 
-A set of processors is an array of words with one bit for each processor, in Linux's format. On systems other than Linux
-the sets of processors are empty, and the functions of this module do nothing.
+A set of processors is an array of 64-bit words with one bit for each processor, in Linux's format. On systems other
+than Linux the sets of processors are empty, and the functions of this module do nothing.
 """
 
 from __future__ import annotations

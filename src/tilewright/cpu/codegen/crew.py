@@ -44,7 +44,7 @@ Only jobs in Python wait for an owner, and ``Worker.give`` itself rings for each
 rings between steps 1 and 3 the lower half of ``BELL`` has the same value again. But the overflow of the lower half of
 ``BELL`` adds 1 to the upper half, so the owner returns to Python, finds an empty inbox and comes back.)
 
-**The wake-up tree.** To wake another thread takes a thread some microseconds. So a caller makes only a few wake-ups.
+**The wake-up tree.** To wake another thread, a thread spends some microseconds. So a caller makes only a few wake-ups.
 Each owner that begins a call makes as many further wake-ups for the call as the caller did, and then computes; a
 counter in the call distributes the mailboxes among the waking threads. Each owner wakes on its seat, a processor other
 than the caller's, which the caller chooses and the waking thread sets. Without a seat, Linux would wake an owner on the
@@ -276,9 +276,9 @@ def _seat(mailbox: np.ndarray, taken: np.ndarray, at: int) -> None:
 
 
 def post(mailbox: np.ndarray, call: np.ndarray, address: int, wakes: bool) -> int:
-    """Post this call, which is at ``address``. Returns the owner's state, which is STANDING, or SLEEPING if the owner
-    must be woken, or AWAY if the call was not posted. A call is not posted if the owner has another call, or if the
-    owner sleeps and the caller wakes no threads.
+    """Post a call, which is stored at ``address``, to a mailbox. Returns the owner's state, which is STANDING, or
+    SLEEPING if the owner must be woken, or AWAY if the call was not posted. A call is not posted if the owner has
+    another call, or if the owner sleeps and the caller wakes no threads.
 
     A call is also not posted if the owner stands by on the caller's processor, where it could not run before the caller
     sleeps. An owner on the caller's processor is told to leave, so that it can be woken on another processor.
@@ -299,7 +299,8 @@ def post(mailbox: np.ndarray, call: np.ndarray, address: int, wakes: bool) -> in
 
 
 def settle(mailbox: np.ndarray, call: int) -> None:
-    """Take back this call if it was posted and has not begun. If the owner has begun it, wait until it has ended."""
+    """Take back a call if it was posted and has not begun. If the owner has begun the call, wait until the call has
+    ended."""
     state = load(mailbox, STATE)
     if state == call + SLEEPING and replace(mailbox, STATE, state, SLEEPING):
         return

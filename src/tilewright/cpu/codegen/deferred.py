@@ -3,9 +3,9 @@ imported without a compiler.
 
 A kernel's module declares compiled functions (``njit``), and gets other compiled functions from the generator
 (``codegen.packer(bits)``). If the engine's machine code was built before, the process needs no compiled functions, and
-Numba may not be installed. So each such function is a ``Deferred``, which makes the function when Numba first meets its
-name in code that it compiles, or when Python calls it. Numba reads the attribute ``_numba_type_`` of every value, and
-so finds the function behind a ``Deferred``.
+Numba need not be installed. So each such function is a ``Deferred``, which makes the function when Numba first meets
+its name in code that it compiles, or when Python calls it. Numba reads the attribute ``_numba_type_`` of every value,
+and so finds the function behind a ``Deferred``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The inner loops of a scheme such as Strassen's: operands are summed while they are packed, and a finished tile is
-added to several tiles of C.
+"""Generates the inner loops of a scheme such as Strassen's: operands are summed while they are packed, and a finished
+tile is added to several tiles of C.
 
 A product of a scheme such as Strassen's is (±A₁ ± A₂ …)·(±B₁ ± B₂ …), which is added with signs to several blocks of C.
 Operands are copied into panels anyway, so the sums of their blocks need no further memory. A finished tile is in
@@ -24,7 +24,7 @@ _FIELDS = 3
 
 
 def spreading_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: int = 1) -> Callable[..., None]:
-    """A micro-kernel whose result is added, with signs, to several tiles in memory.
+    """Return a micro-kernel whose result is added, with signs, to several tiles in memory.
 
     The result is an intrinsic ``micro(kc, a, b, tiles, terms, count)``, where ``kc``, ``a`` and ``b`` are those of
     ``micro_kernel``. ``tiles`` are contiguous tiles of mr × nv vectors, one after another. ``terms`` points to three

@@ -18,11 +18,12 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: i
 
     The result is an intrinsic ``micro(kc, a, b, c, ldc, accumulate)`` for pointers to floats, doubles or integers:
 
-    - ``a``: ``mr`` rows of ``kc`` elements, ``a_stride`` elements apart. ``a_stride`` is a constant, so every row is an
-      offset in the instruction and needs no register;
-    - ``b``: a packed panel of ``kc`` × ``nv · lanes`` elements, one row after another;
-    - ``c``: the first element of the tile, whose rows are ``ldc`` elements apart and have unit stride;
-    - ``accumulate``: 0 overwrites C without reading it, and any other number adds to C. ``kc`` is at least 1.
+    - ``a`` points to ``mr`` rows of ``kc`` elements, ``a_stride`` elements apart. ``a_stride`` is a constant, so every
+      row is an offset in the instruction and needs no register;
+    - ``b`` points to a packed panel of ``kc`` × ``nv · lanes`` elements, one row after another;
+    - ``c`` points to the first element of the tile, whose rows are ``ldc`` elements apart and have unit stride;
+    - ``accumulate`` says what happens to C: 0 overwrites C without reading it, and any other number adds to C. ``kc``
+      is at least 1.
 
     Each step of k loads ``nv`` vectors of B, and for each row of the tile broadcasts one element of A into ``nv`` fused
     multiply-adds. Each step of k is an outer product, which reads memory ``mr + nv`` times for ``mr · nv`` vector

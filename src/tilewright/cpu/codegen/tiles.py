@@ -182,10 +182,10 @@ def tile_kernel(kind: type[Tiles]) -> Callable[..., None]:
     ``kc`` and the strides count words of 32 bits; ``kc`` is a multiple of 16. ``down`` and ``across`` are the numbers
     of tiles of C in a column and in a row: 1 or 2.
 
-    - ``a``: 16 rows for each of the ``down`` tiles, as a pointer to elements: 8-bit integers, or 16-bit integers with
+    - ``a`` points to 16 rows for each of the ``down`` tiles; the elements are 8-bit integers, or 16-bit integers with
       the bits of bfloat16;
-    - ``b``: ``kc`` rows of 16 words for each of the ``across`` tiles;
-    - ``c``: sums of 32 bits, to which products are added; with ``more`` = 0 the products replace them.
+    - ``b`` points to ``kc`` rows of 16 words for each of the ``across`` tiles;
+    - ``c`` points to sums of 32 bits, to which the products are added; with ``more`` = 0 the products replace the sums.
 
     All 16 rows and columns of every tile are read and written.
     """

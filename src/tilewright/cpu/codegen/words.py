@@ -39,8 +39,8 @@ def word_packers(
     - ``pack_columns(b, flip, low, kc, left, columns, target, at, ld)`` writes the same words of columns of B, with one
       row of the target for each step; the bits that are set in the word ``flip`` are inverted.
 
-    Narrower elements are widened to ``least_bits`` bits in a word. With ``first_high`` the first step of k is in the
-    highest bits of a word, not in the lowest.
+    Narrower elements are widened to ``least_bits`` bits in a word. With ``first_high`` the first of a word's steps of k
+    is in the highest bits of the word, not in the lowest.
     """
     order = vector_bits, least_bits, first_high
     rows_along, columns_across, columns_interleaved = _along(*order), _across(*order), _interleaved(*order)

@@ -236,9 +236,9 @@ def job_counters(how: Cut, phases: int) -> JobCounters:
 def job_of(number: int, packings: int, jobs: int, before: int, last: int) -> tuple[int, int, bool]:
     """Return the phase of job ``number`` of a list, the job's number within the phase, and whether the job packs.
 
-    A phase has ``packings`` jobs that pack and ``jobs`` jobs that multiply; ``last`` is the last phase. The list begins
-    with the packing jobs of the first phase. The packing jobs of each further phase come after ``before`` multiplying
-    jobs of the phase before it.
+    A phase has ``packings`` jobs that pack and ``jobs`` jobs that multiply; ``last`` is the last phase. The list of
+    jobs begins with the packing jobs of the first phase. The packing jobs of each further phase come after ``before``
+    multiplying jobs of the phase before it.
     """
     if number < packings:
         return 0, number, True

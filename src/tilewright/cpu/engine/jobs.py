@@ -1,7 +1,7 @@
 """The driver of all kernels that pack: threads take jobs from shared lists, one list for each group of threads.
 
 A tile of C is NV vectors wide and MR rows high, as in cpu/register_tile. The loops over panels around the tile become
-one flat list of jobs. A shared counter gives each thread of a group the next job:
+one flat list of jobs. Threads of a group get their jobs from a shared counter:
 
     pack B₀ | multiply ½ | pack B₁ | multiply ½ | multiply ½ | pack B₂ | multiply ½ | …
             └─── phase 0 ─────────────────────┘ └─── phase 1 ───────────────────┘
@@ -342,7 +342,8 @@ def _worker(
 
     @codegen.njit(nogil=True)
     def work(product, how, group, home, block):
-        """Take jobs from the list of a group until none is left. A thread begins each phase with band ``home``."""
+        """Take jobs from the list of a group until none is left. The thread begins each phase with the band number
+        ``home``."""
         phases, jobs = phases_of(how, product.deep), how.bands * how.parts
         places = job_counters(how, phases)
         # A thread by itself packs a panel where the last one was, whose lines may still be in L2: after that one's last job.

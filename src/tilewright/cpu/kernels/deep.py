@@ -10,8 +10,8 @@ timing. This kernel reads operands without packing if possible:
   from memory. Elements of B that are 128 steps of k ahead are prefetched, because hardware prefetchers do not follow
   rows of half a cache line. With these prefetches the loop is 2 to 3 times as fast.
 - Rows of less than half a vector are multiplied by dot products along k, with partial sums in the lanes of vectors. Two
-  to four adjacent columns have no unit stride along k, so shuffles separate them first, for as many steps as L1 can
-  hold.
+  to four adjacent columns of a row-major matrix have no unit stride along k, so shuffles first copy each to contiguous
+  memory, for as many steps as L1 can hold.
 """
 
 from tilewright.cpu import codegen

@@ -21,9 +21,9 @@ the operands of a later product instead.
     for j in even steps of ≤ NV vectors       a panel of B's columns: K rows of it stay in the first-level cache
       for i in even steps of ≤ HEIGHTS        tile(rows, vectors): K steps in registers, one write
 
-If B has no unit stride along a row, it is copied first. If C has no unit stride along a row, the product is computed in
-a buffer and then copied to C. A C of one column would use only one lane of each vector, so it is computed by dot
-products instead.
+If B has no unit stride along a row, B is first copied to rows with unit stride. If C has no unit stride along a row,
+the product is computed in a buffer and then copied to C. A C of one column would use only one lane of each vector, so
+it is computed by dot products instead.
 """
 
 import math

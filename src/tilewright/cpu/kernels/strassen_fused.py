@@ -103,7 +103,7 @@ def sum_quarters(x, side, part, space, sums, distance):
     """Write the four quarters of a sum of the outer levels to ``sums``. The quarters are ``distance`` elements apart,
     in rows as long as those of the part. Elements outside x are zeros.
 
-    If x has no unit stride along its rows, it is first copied to rows, which are stored after the sums.
+    If x has no unit stride along its rows, x is first copied to rows with unit stride, which are stored after the sums.
     """
     outer, halves, (rows, columns) = part[0], part[1], part[4]
     in_rows = x.strides[1] == x.itemsize
@@ -168,8 +168,8 @@ def pack_b(b, part, space, sums, at, panel, sliver, nr):
 
 @codegen.njit(nogil=True)
 def multiply_panels(space, a_at, b_at, panel, tiles_at, c, part, kc, overwrite, nr):
-    """Multiply blocks of A by panels of B. The tiles of C of a strip are summed over all products before they are
-    written."""
+    """Multiply packed blocks of A by packed panels of B. The tiles of C of a strip are summed over all products before
+    they are written."""
     outer, halves, block, (top, left), (height, width) = part
     size, high, last = MR * nr, height // MR, 6 if halves == 2 else 0
     for j0 in range(0, width, STRIP * nr):

@@ -57,8 +57,8 @@ def run_on_thread(function: Callable[[], Result], stop: Callable[[], None] | Non
 
 
 class _ThreadRun:
-    """A function on a thread of its own. Lists record the events of the run, each by a single operation, because an
-    interrupt may come at any time."""
+    """Runs a function on a thread of its own. Lists record the events of the run, each by a single operation, because
+    an interrupt may come at any time."""
 
     def __init__(self, function: Callable[[], Any], launch: Callable[[Callable[[], None]], object]) -> None:
         self._function, self._launch, self._context = function, launch, contextvars.copy_context()

@@ -270,12 +270,13 @@ def runner(
     first call of ``run``.
 
     ``a``, ``b`` and ``c`` are matrices of ``dtype`` with any strides; ``c`` may have a wider dtype ``result``, if it is
-    one of the kernel's ``sums``. ``run`` writes every element of ``c``, and reads none. With ``add``, which needs a
-    kernel that ``adds``, ``run`` adds the product to ``c``.
+    one of the kernel's ``sums``. ``run`` writes every element of ``c``, and reads none. With ``add``, which only
+    kernels with ``adds`` allow, ``run`` adds the product to ``c``.
 
-    With a ``symmetry``, which needs a kernel with a ``triangle``, ``c`` is known to be symmetric. If ``mirrored`` is
-    False, only the diagonal and the lower triangle of ``c`` are right afterwards, so that further products can be
-    added. Raises UsageError for a dtype, a number of threads or a parameter that the kernel does not have.
+    A ``symmetry``, which only kernels with a ``triangle`` allow, says that ``c`` is known to be symmetric. If
+    ``mirrored`` is False, only the diagonal and the lower triangle of ``c`` are right afterwards, so that further
+    products can be added. Raises UsageError for a dtype, a number of threads or a parameter that the kernel does not
+    have.
     """
     dtype = np.dtype(dtype)
     result = dtype if result is None else np.dtype(result)
@@ -446,8 +447,8 @@ def _with_vector_axis(c: np.ndarray, shapes: ProductShapes) -> np.ndarray:
 def multiply_batch(
     short: Short, product: Callable[[], Product], bands: int, a: np.ndarray, b: np.ndarray, c: np.ndarray
 ) -> None:
-    """Multiply the arrays that ``as_matrices`` returned. The batch is cut along its longest axis, and at most ``bands``
-    threads share it.
+    """Multiply the operands of a batch that ``as_matrices`` returned. The batch is cut along its longest axis, and at
+    most ``bands`` threads share it.
 
     Each thread takes the next portion of the batch until none is left. ``short`` is a function that computes a portion
     in one call, or returns None. If ``short`` returns None, ``product()`` gives the function that computes one product.

@@ -63,17 +63,17 @@ class Standby(Protocol):
         """Make the mailbox's worker return from ``stand_by``: now, or as soon as it enters ``stand_by``."""
 
     def begin(self, call: np.ndarray, boxes: np.ndarray, here: int) -> None:
-        """Prepare a call before it is posted. ``boxes`` is an array of the addresses of the mailboxes to which the call
-        may be posted. No worker should wake on the processor ``here``."""
+        """Prepare a call for workers before it is posted. ``boxes`` is an array of the addresses of the mailboxes to
+        which the call may be posted. No worker should wake on the processor ``here``."""
 
     def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
         """Post a call if the mailbox's worker waits for one. Returns whether it was posted."""
 
     def wake(self, call: np.ndarray, boxes: np.ndarray) -> None:
-        """Wake the first sleeping workers after a call was posted; these workers wake others."""
+        """Wake the first sleeping workers after a call was posted; these workers wake the others."""
 
     def rouse(self, mailboxes: Sequence[np.ndarray], here: int) -> list[bool]:
-        """Make the workers of these mailboxes poll, on other processors than ``here``. The result has one bool for each
+        """Make the workers of these mailboxes poll, on processors other than ``here``. The result has one bool for each
         worker, which is False if the worker runs Python code, or must be moved to another processor."""
 
     def settle(self, mailbox: np.ndarray, call: int) -> None:
@@ -471,7 +471,7 @@ class _TeamCall:
         self.standby.wake(self._call, self._boxes)
 
     def wake(self, count: int) -> None:
-        """Wake up to ``count`` workers that are still asleep, for the shared job."""
+        """Wake at most ``count`` workers that are still asleep, to run the shared job."""
         assert self._shared is not None
         for _ in range(count):
             try:

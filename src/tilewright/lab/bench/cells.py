@@ -128,7 +128,7 @@ class Cell:
 
 @dataclass
 class Outcome:
-    """The result of measuring a cell; the fields are those of the record."""
+    """The result of measuring a cell; its fields are also those of the cell's record."""
 
     verdict: str
     reason: str = ""

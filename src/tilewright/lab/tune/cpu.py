@@ -194,8 +194,8 @@ class Search:
         self._kernels: dict[Blocking, Kernel] = {}
 
     def measure(self, blocking: Blocking, earlier_record: BenchRecord | None = None) -> TriedBlocking:
-        """Take PAIRS samples of a blocking, and append them to the samples of its ``earlier_record``. If the result is
-        wrong, the record has no samples."""
+        """Take PAIRS samples of a blocking, and append them to the samples of its ``earlier_record``. If the result of
+        the kernel is wrong, the record has no samples."""
         if blocking not in self._kernels:
             self._kernels[blocking] = remade(self.kernel, blocking)
         record = self._bench.measure(Cell(self._kernels[blocking], self.shape, self.dtype, self.threads, {}))
@@ -207,7 +207,8 @@ class Search:
 
     def rounds(self, finalists: list[TriedBlocking], end: float) -> list[TriedBlocking]:
         """Measure the finalists in rounds; return the finalists with their new samples, best first. After each round
-        the slower half drops out, until one is left besides the analytic choice, which stays in every round.
+        the slower half of the finalists drops out, until one is left besides the analytic choice, which stays in every
+        round.
 
         No round begins after the time ``end``, but at least FEWEST_ROUNDS rounds are run.
         """
