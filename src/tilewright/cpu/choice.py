@@ -1,9 +1,9 @@
 """Chooses the kernel for a product on the CPU, with its dtype and parameters, and gives the reasons.
 
-No kernel is named here. Each kernel declares its dtypes and the shapes that suit it; from the highest ``order`` down,
-the first suitable kernel is taken. The choice depends only on the problem and the machine. So the bits of the result do
-not depend on the number of threads: with many threads ``for_many_threads`` may take another kernel, but that kernel
-gives the same bits. Rungs of the ladder are never chosen.
+No kernel is named here. Each kernel declares its dtypes and the shapes that suit it; the suitable kernel with the
+highest ``order`` is chosen. The choice depends only on the problem and the machine. The bits of the result do not
+depend on the number of threads: with many threads ``for_many_threads`` may take another kernel, but that kernel gives
+the same bits. Kernels that exist only as steps of the optimisation ladder are never chosen.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ _LARGE = (4096, 4096, 4096)
 
 
 def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "") -> Choice[Kernel]:
-    """The kernel with the highest order that suits the shape. If none does, the highest of those that are for every
-    shape.
+    """Return the kernel with the highest order that suits the shape, or else the one with the highest order that is for
+    every shape.
 
-    ``algorithm="strassen"`` takes the kernel with the highest order that needs fewer multiplications. Its error bound
-    is wider and holds for the norm (``kernel.error_bound``).
+    ``algorithm="strassen"`` takes the kernel with the highest order that needs fewer multiplications. The error bound
+    of such a kernel is wider and holds for the norm of the result (``kernel.error_bound``).
 
-    ``problem.precision`` is the guaranteed error bound. With "standard" and "ieee" each element is within the classical
-    bound γ_k·(|A||B|) of the exact value, in the unit roundoff of its dtype. For narrower dtypes it is the unit
-    roundoff of float32, plus one rounding. With "highest" float16, bfloat16, float32 and complex64 are computed in
-    float64 or complex128 and rounded once, at half the speed or less. The bound has the unit roundoff of float64, plus
-    that one rounding.
+    ``problem.precision`` is the guaranteed error bound of the product. With "standard" and "ieee" the error of each
+    element is at most the classical bound γ_k·(|A||B|), where γ_k has the unit roundoff of the element's dtype. For
+    dtypes narrower than float32, the bound has the unit roundoff of float32, plus one rounding. With "highest" products
+    of float16, bfloat16, float32 and complex64 are computed in float64 or complex128 and rounded once, at half the
+    speed or less. The bound of "highest" has the unit roundoff of float64, plus one rounding to the dtype of the
+    result.
 
-    With "fast" or a number the cheapest path that keeps the bound is taken (``product.precision``). With "highest"
-    float64, complex128 and integers are computed as with "standard": no wider dtype exists, and integers are exact
-    modulo their size.
+    With "fast" or a number, the product is computed in the cheapest way that keeps the bound (``product.precision``).
+    With "highest", products of float64, complex128 and integers are computed as with "standard": no wider dtype exists,
+    and integers are exact modulo their size.
 
-    ``operands`` is the dtype of the operands, if it is narrower than the dtype of the product. Then a kernel is taken
-    that multiplies the narrower dtype and accumulates in the dtype of the product, if there is one.
+    ``operands`` is the dtype of the operands, if it is narrower than the dtype of the product. If a kernel multiplies
+    the narrower dtype and accumulates in the dtype of the product, that kernel is taken.
 
     NumPy multiplies dtypes without a kernel (long double, Python objects). NumPy also multiplies everything if there is
     neither a built library nor a compiler (``cpu.runtime.machine_code``).
@@ -105,8 +106,8 @@ def _choose_cpu_cached(problem: Problem, algorithm: str, operands: str, compiles
 
 
 def for_many_threads(choice: Choice[Kernel], problem: Problem, threads: int) -> Choice[Kernel]:
-    """The choice for this number of threads. If the kernel names another kernel that has the same bits and is faster
-    with many threads, that one is chosen."""
+    """Return the choice of a kernel for this number of threads. If the chosen kernel names another kernel that gives
+    the same bits and is faster with many threads, the other kernel is returned."""
     name, suits = choice.kernel.for_many or ("", None)
     if suits is None or not suits(problem.m, problem.n, problem.k, threads, itemsize_of(choice.compute)):
         return choice
@@ -135,10 +136,10 @@ def _cpu_path(problem: Problem, compiles: bool) -> Path:
 
 @functools.cache  # each call of ``gemm`` asks
 def choose_adding_cpu(dtype: str) -> Choice[Kernel] | None:
-    """The kernel with the highest order that can add its product to C and suits large products on this machine. None if
-    no such kernel multiplies the dtype.
+    """Return the kernel with the highest order that can add its product to C and suits large products on this machine.
+    The result is None if no kernel that adds to C multiplies the dtype.
 
-    The kernel multiplies products of every shape; its ``suits`` only says for which shapes it is the fastest.
+    The returned kernel computes products of every shape; its ``suits`` only says for which shapes it is the fastest.
     """
     able = [kernel for kernel in _highest_first("classical") if kernel.adds and dtype in kernel.dtypes]
     suiting = (kernel for kernel in able if kernel.suits is None or kernel.suits(*_LARGE))
@@ -151,7 +152,7 @@ def choose_adding_cpu(dtype: str) -> Choice[Kernel] | None:
 
 
 def error_factor(kernel: Kernel, problem: Problem) -> float | None:
-    """The factor of an error bound for the norm; None if the classical bound holds."""
+    """Return the factor of the kernel's error bound for the norm of the result; None if the classical bound holds."""
     if kernel.error_bound is None:
         return None
     params = {name: kernel.params[name] for name in kernel.tunable}

@@ -1,9 +1,10 @@
 """Computes contractions of arrays in the host's memory: diagonals and sums of one operand, and the product of two
 operands as products of matrices.
 
-An operand is read without a copy if the axes of each group can be merged into one strided axis. Any other operand is
-copied piece by piece, so that each copy is small and still in a cache when it is multiplied. The order of the pieces
-and of the sums of pieces of k is fixed, so the bits do not depend on threads.
+An operand is read without a copy if each group of its axes (batch, rows, columns) can be merged into one strided axis.
+An operand whose axes cannot be merged is copied piece by piece, so that each copy is small and still in a cache when it
+is multiplied. The order of the pieces and of the sums of pieces of k is fixed, so the bits of the result do not depend
+on the number of threads.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _quietly(function: Callable[..., Any], *arguments: Any, **options: Any) -> N
 
 
 def read_operand(x: np.ndarray, reading: Reading, dtype: np.dtype) -> np.ndarray:
-    """The operand with each label once: a view, or an array of sums in ``dtype``.
+    """Return the operand with each of its labels once: a view, or an array of sums in ``dtype``.
 
     >>> trace = Reading((), "ii", "i", "i")
     >>> read_operand(np.arange(9.0).reshape(3, 3), trace, np.dtype(float))
@@ -95,8 +96,8 @@ def multiply_pair(
 ) -> None:
     """Write the product of ``x`` and ``y`` into ``c``, whose axes are in the order of ``layout.output``.
 
-    ``dtype`` is the dtype of copies. ``sums`` is the dtype of partial sums, for a product of two vectors that may be
-    computed in parts."""
+    ``dtype`` is the dtype to which copied pieces of ``x`` and ``y`` are converted. ``sums`` is the dtype of the partial
+    sums of a product of two vectors, which may be computed in parts."""
     batch, m, n, k = layout.batch, layout.m, layout.n, layout.k
     x = x.transpose([layout.x.index(label) for label in batch + m + k])
     y = y.transpose([layout.y.index(label) for label in batch + n + k])
@@ -233,7 +234,7 @@ def _multiply_into(multiply: MultiplyInto, x: np.ndarray, y: np.ndarray, c: np.n
 
 
 def is_summed_by_parts(layout: PairLayout) -> bool:
-    """Whether the product is one of two vectors that are long enough for ``_inner_product``."""
+    """Return whether the product multiplies two vectors that are long enough for ``_inner_product``."""
     return not layout.output and layout.shape[2] > 2 * INNER_ELEMENTS
 
 

@@ -1,7 +1,7 @@
-"""Plans of ``gemm``, and how they run.
+"""Plans calls of ``gemm`` on the CPU, and runs the plans.
 
-There are four ways: C is only scaled, C is overwritten, the kernel adds the product to C, or a separate product is
-combined with C."""
+There are four ways in which ``gemm`` runs; it only scales C, it overwrites C, its kernel adds the product to C, or it
+combines a separate product with C."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ Way = Literal["scale", "product", "add", "combine"]
 class GemmPlan(HostPlan):
     """The plan of one ``gemm``. ``way`` says what happens to C.
 
-    With ``scale`` C is only scaled. With ``product`` the product overwrites C. With ``add`` the kernel adds the product
-    to C in one pass. With ``combine`` α·A·B is computed into another array, ``panel`` rows at a time, and added to
-    β·C."""
+    With "scale" C is only scaled. With "product" the product overwrites C. With "add" the kernel adds the product to C
+    in one pass. With "combine" α·A·B is computed into another array, ``panel`` rows at a time, and added to β·C."""
 
     way: Way = "product"
     panel: int = 0
@@ -50,7 +49,8 @@ class GemmPlan(HostPlan):
 def plan_gemm(
     alpha: complex, x: np.ndarray, y: np.ndarray, beta: complex, c: Any
 ) -> tuple[GemmPlan, np.ndarray, np.ndarray, np.ndarray]:
-    """The plan of ``gemm`` for operands that were checked, ``alpha`` and ``beta`` as arrays, and C as a plain array.
+    """Return a tuple of the plan of ``gemm``, ``alpha`` and ``beta`` as arrays, and C as a plain array. The operands
+    must have been checked.
 
     ``c`` may be ``ANY_C``.
 
@@ -78,16 +78,16 @@ def plan_gemm(
 
 
 def runs_as_gemm(a: np.ndarray, b: np.ndarray, out: Any, alpha: float) -> bool:
-    """Whether ``matmul`` with these arguments and no others calls ``gemm``: the operands are matrices, and the result
-    is computed in its own dtype."""
+    """Return whether ``matmul`` with only these arguments calls ``gemm``: the operands must be matrices, and the result
+    must be computed in its own dtype."""
     dtype = promoted(a.dtype, b.dtype)
     own = dtype.name in ("float32", "float64", "complex64", "complex128")
     return out is not None and a.ndim == b.ndim == 2 and alpha != 0 and own and is_within(alpha, dtype)
 
 
 def is_planned_as_gemm(a: np.ndarray, b: np.ndarray, out: Any, alpha: complex, beta: complex) -> bool:
-    """Whether the plan of these arguments is that of ``gemm``: ``matmul`` would call ``gemm``, or only ``gemm`` can
-    compute it."""
+    """Return whether the plan for these arguments is a plan of ``gemm``, because ``matmul`` would call ``gemm``, or
+    because only ``gemm`` can compute the result."""
     if a.ndim != 2 or b.ndim != 2:
         return False
     dtype = promoted(a.dtype, b.dtype)

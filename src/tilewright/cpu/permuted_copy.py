@@ -1,8 +1,9 @@
 """Copies between arrays of different strides, in an order that uses all of a cache line before the line is evicted.
 
-``np.copyto`` writes in the order of the target. If elements that are adjacent in the source are far apart in the
-target, each element that is read loads a cache line whose other elements are needed much later. So the target is
-written in blocks. Along the inner axes, a block has only as many elements as there are lines in the caches.
+``np.copyto`` writes elements in the order of the target's memory. If elements that are adjacent in the source are far
+apart in the target, each element that is read loads a cache line whose other elements are needed much later. So
+``copy_permuted`` writes the target in blocks. Along the inner axes, a block has only as many elements as the caches
+have lines.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ BYTES_PER_THREAD = 512 << 10
 
 
 def copy_permuted(target: np.ndarray, source: np.ndarray) -> None:
-    """Copy ``source`` to ``target``, which has the same shape. Both may have any strides and dtypes. As many threads
-    are used as make it faster.
+    """Copy ``source`` to ``target``, which has the same shape. Both arrays may have any strides and dtypes. The copy
+    uses as many threads as make it faster.
 
     >>> source, target = np.arange(24.0).reshape(2, 3, 4), np.empty((4, 3, 2))
     >>> copy_permuted(target, source.T)
@@ -45,8 +46,8 @@ def copy_permuted(target: np.ndarray, source: np.ndarray) -> None:
 
 
 def axis_to_share(target: np.ndarray, threads: int) -> int:
-    """The axis along which threads divide an array that they write: the outermost axis that has several indices for
-    each thread."""
+    """Return the axis along which threads divide an array that they write: the outermost axis that has several indices
+    for each thread."""
     order = sorted(range(target.ndim), key=lambda axis: -abs(target.strides[axis]))
     return next((axis for axis in order if target.shape[axis] >= 2 * threads), int(np.argmax(target.shape)))
 

@@ -1,4 +1,4 @@
-"""Plans of products that the CPU computes from arrays in the host's memory, and how such a plan runs."""
+"""Plans products that the CPU computes from arrays in the host's memory, and runs the plans."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ class HostPlan(Plan):
     """The plan of a product on the CPU.
 
     ``layout`` says how the shapes of the operands combine; ``dtype`` is the dtype of the result. ``threads`` threads
-    share each product. If the products of a batch are too small for that, each of ``bands`` threads computes a part of
-    the batch. With ``adds`` the product is added to C. ``finish`` is the epilogue as a formula.
+    share each product. If the products of a batch are too small to be shared, each of ``bands`` threads computes a part
+    of the batch. With ``adds`` the product is added to C. ``finish`` is the formula of the epilogue, which is applied
+    to the product.
     """
 
     problem: Problem
@@ -85,7 +86,8 @@ class HostPlan(Plan):
             mirror_lower(c, self.problem.symmetry == "hermitian", near=True)
 
     def run_by(self, product: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        """Like ``run``, but ``product`` computes the products of the batch, one after the other."""
+        """Multiply as ``run`` does, but let the function ``product`` compute the products of the batch, one after the
+        other."""
         multiply_batch(small_products.take_long_way, lambda: product, 1, *as_matrices(self.layout, a, b, c))
 
     def _product(self) -> Product:
@@ -106,7 +108,7 @@ class HostPlan(Plan):
 
     @cached_property
     def sharing(self) -> Sharing | None:
-        """One product of the plan as a call of machine code; None if machine code cannot run it."""
+        """Return one product of the plan as a call of machine code; None if machine code cannot run the product."""
         problem, kernel, work = self.problem, self.kernel, self._work
         if problem.symmetry and self.working_dtype.kind == "c":
             return None  # ``run`` mirrors what is near the diagonal
@@ -133,37 +135,39 @@ class HostPlan(Plan):
 
     @cached_property
     def stored_dtype(self) -> np.dtype:
-        """The dtype that the kernel writes: ``working_dtype``, or the wider dtype of its sums if the product has
-        that."""
+        """The dtype that the kernel writes, which is ``working_dtype``, or the wider dtype of the kernel's sums if the
+        product has that dtype."""
         return self.dtype if self.kernel.sums.get(self.compute) == self.dtype.name else self.working_dtype
 
     @cached_property
     def made_dtype(self) -> np.dtype:
-        """The dtype of an array that is allocated for the product: ``dtype`` if the kernel writes it, otherwise
-        ``stored_dtype``.
+        """The dtype of an array that is allocated for the product, which is ``dtype`` if the kernel writes that dtype,
+        otherwise ``stored_dtype``.
 
-        Of two equal dtypes, ``dtype`` is the one that NumPy returns."""
+        If ``dtype`` and ``stored_dtype`` are equal, the result is the object ``dtype``, because NumPy returns that
+        object."""
         return self.dtype if self.dtype == self.stored_dtype else self.stored_dtype
 
     @property
     def narrows(self) -> bool:
         """Whether the product is computed in a narrower dtype than that of the operands. The magnitudes of the operands
-        may not allow this."""
+        may not allow the narrower dtype."""
         return (self.problem.dtype, self.compute) in _NARROWED
 
     @property
     def unnarrowed(self) -> HostPlan:
-        """The plan for operands whose magnitudes do not allow a narrower dtype."""
+        """The plan that is used for operands whose magnitudes do not allow a narrower dtype."""
         standard = replace(self.problem, precision="standard")
         return replace(self, problem=standard, choice=choose_cpu(standard))
 
     @cached_property
     def can_be_shared(self) -> bool:
-        """Whether there is enough work for two threads. Only then the limit of threads matters and is read."""
+        """Whether the product has enough work for two threads. The limit on the number of threads is read only for such
+        a product."""
         return self.problem.flops >= 2 * WORK_SHARED or self.problem.bytes_least >= 2 * BYTES_PER_THREAD
 
     def within(self, limit: int) -> HostPlan:
-        """The same plan for at most ``limit`` threads. The same limit always gives the same object."""
+        """Return this plan, changed to at most ``limit`` threads. The same limit always gives the same object."""
         return _within(self, limit)
 
     # ---- what it prints and predicts
@@ -175,14 +179,14 @@ class HostPlan(Plan):
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of the workspace of all threads together. This memory is cached for the next call."""
+        """The bytes of the workspace of all threads together. The workspace is cached for the next call."""
         shape = self.problem.m, self.problem.n, self.problem.k
         copies = self.threads if self.kernel.shared in ("rows", "tiles") and self.kernel.over is None else 1
         return self.kernel.workspace_bytes(*shape, self.compute, self.threads) * copies
 
     @property
     def converted_bytes(self) -> int:
-        """Bytes of the copies of operands and result in the kernel's dtype; 0 if they already have that dtype."""
+        """The bytes of the copies of operands and result in the kernel's dtype; 0 if they already have that dtype."""
         if self.compute == self.problem.dtype or self.stored_dtype != self.working_dtype:
             return 0
         return self.problem.bytes_least // self.problem.itemsize * self._itemsize
@@ -290,9 +294,9 @@ def host_plan(
     result: np.dtype | None = None,
     symmetry: Symmetry = "",
 ) -> HostPlan:
-    """The plan for operands of these shapes and dtypes, for at most the threads that are allowed now. Plans are cached.
-    ``result`` is the dtype of the product, if it is wider than that of the operands. ``symmetry`` is what is known of
-    the product.
+    """Return the plan for operands of these shapes and dtypes, for at most the number of threads that are allowed now.
+    Plans are cached. ``result`` is the dtype of the product, if it is wider than that of the operands. ``symmetry``
+    says whether the product is known to be symmetric or Hermitian, and why.
 
     Raises ShapeError, DTypeError and UsageError, as ``matmul`` does.
     """
@@ -315,8 +319,8 @@ def plan_alone(
     result: np.dtype | None,
     symmetry: Symmetry = "",
 ) -> HostPlan:
-    """The plan for one thread. If the kernel cannot compute a triangle, it computes all of C, even if C is known to be
-    symmetric."""
+    """Return the plan for one thread. A kernel that cannot compute only a triangle computes all of C, even if C is
+    known to be symmetric."""
     if algorithm == "classical":
         precision = asked_precision(precision)
     shapes, dtype = combine_shapes(a, b), promoted(a_key[0], b_key[0]) if result is None else result
@@ -329,10 +333,11 @@ def plan_alone(
 
 
 def adding_plan(a: np.ndarray, b: np.ndarray) -> HostPlan | None:
-    """The plan to add the product of two matrices to C in one pass. None if no kernel can, or if it is faster to
-    compute the product into another array and add that.
+    """Return the plan to add the product of two matrices to C in one pass. The result is None if no kernel can do so,
+    or if it is faster to compute the product into another array and to add that array to C.
 
-    This is faster if C is no larger than the operands, or if the kernel for small products is planned."""
+    Computing into another array is faster if C is no larger than the operands, or if the kernel for small products is
+    planned."""
     plan = host_plan(a.shape, b.shape, a.dtype, b.dtype)
     m, n, k = plan.problem.m, plan.problem.n, plan.problem.k
     operands = a.dtype.name if a.dtype == b.dtype else ""
@@ -373,7 +378,8 @@ def _runner(kernel: Kernel, dtype: np.dtype, threads: int, add: bool, result: np
 
 @functools.cache  # a dtype is learnt once
 def short_way(kernel: Kernel, dtype: np.dtype) -> small_products.Short:
-    """The fast path for products of a dtype. If it can call the plan's kernel, it computes this dtype from now on."""
+    """Return the fast path for products of a dtype. If the fast path can call the plan's kernel, the fast path computes
+    products of this dtype from now on."""
     if kernel is numpy_product:
         return product_by_numpy
     if kernel in OF_SHORT_WAY:
@@ -390,8 +396,8 @@ Run = Callable[[HostPlan, np.ndarray, np.ndarray, np.ndarray], None]
 def multiplied(
     plan: HostPlan, x: np.ndarray, y: np.ndarray, target: np.ndarray | None = None, run: Run | None = None
 ) -> np.ndarray:
-    """The product of operands for which ``plan`` was made, in a new array, or cast into ``target``. ``run`` is the
-    function that multiplies, by default the plan's."""
+    """Return the product of operands for which ``plan`` was made, in a new array, or cast into ``target``. ``run`` is
+    the function that multiplies, by default the plan's."""
     run = run or HostPlan.run
     if plan.narrows:
         x, y = native(x, plan.dtype), native(y, plan.dtype)
@@ -423,8 +429,8 @@ _MIRRORED, _NEAR = 768, 128
 def mirror_lower(c: np.ndarray, hermitian: bool, *, near: bool = False) -> None:
     """Copy the lower triangle of each matrix (…, n, n) to the upper triangle.
 
-    With ``near`` only elements near the diagonal are copied: these were computed on both sides and may differ in their
-    last bits. The other elements are copies already."""
+    With ``near`` only elements near the diagonal are copied: they were computed on both sides of the diagonal, and may
+    differ in their last bits. Elements farther from the diagonal are copies already."""
     hermitian = hermitian and c.dtype.kind == "c"
     step = _NEAR if near else _MIRRORED
     for top in range(0, c.shape[-1], step):
@@ -463,8 +469,9 @@ _LOWEST, _HIGHEST = -126, 128
 def multiply_narrowed(
     run: Product, a: np.ndarray, b: np.ndarray, dtype: np.dtype, shape: tuple[int, ...], target: np.ndarray | None
 ) -> np.ndarray | None:
-    """The product of ``a`` and ``b``, which has the shape ``shape``, computed by ``run`` in the narrower ``dtype``, in
-    ``target`` or a new array. None if the magnitudes of the operands do not allow this; then nothing is written."""
+    """Return the product of ``a`` and ``b``, of shape ``shape``, that ``run`` computes in the narrower ``dtype``. The
+    product is written to ``target`` or a new array. If the magnitudes of the operands do not allow the narrower dtype,
+    the result is None and nothing is written."""
     narrow = narrowed_operands(a, b, dtype)
     if narrow is None:
         return None
@@ -477,8 +484,9 @@ def multiply_narrowed(
 
 
 def narrowed_operands(a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, int] | None:
-    """``a`` and ``b`` of float64 (or complex128) in the narrower ``dtype``, and the exponent of the power of two by
-    which their product must be multiplied. None if there is no such pair, for example because of an infinity or a NaN.
+    """Return ``a`` and ``b`` of float64 (or complex128) in the narrower ``dtype``, and the exponent of the power of two
+    by which their product must be multiplied. The result is None if the operands cannot be narrowed, for example
+    because of an infinity or a NaN.
 
     >>> x, y, exponent = narrowed_operands(np.array([[2.0**500]]), np.array([[2.0**-490]]), np.dtype(np.float32))
     >>> float(np.ldexp(x @ y, exponent)[0, 0])
@@ -498,7 +506,7 @@ def narrowed_operands(a: np.ndarray, b: np.ndarray, dtype: np.dtype) -> tuple[np
 
 
 def widened(c: np.ndarray, exponent: int, target: np.ndarray) -> None:
-    """Write ``c``, multiplied by two to this exponent, to ``target``, which has any strides and dtype."""
+    """Write ``c``, multiplied by two to the power ``exponent``, to ``target``, which has any strides and dtype."""
 
     def convert(rows: slice) -> None:
         with np.errstate(all="ignore"):  # the result may overflow to infinity

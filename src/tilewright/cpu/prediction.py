@@ -1,16 +1,17 @@
 """Predicts the time of a product: the largest of three lower bounds, for arithmetic, for the last-level cache and for
 memory.
 
-The roofs are measured on this machine (``peaks``). The traffic of each level follows from the blocks (S3.1, S1.7): a w × h
-block of C that stays in a level over all of K reads w·K + K·h and writes w·h, so larger blocks mean less traffic.
-For the five loops around a register tile of MR × NR the traffic is
+The rates for arithmetic, cache and memory (roofs) are measured on this machine (``peaks``). The traffic of each level
+of memory follows from the sizes of blocks (S3.1, S1.7). For a w × h block of C that stays in a level over all of K, w·K
++ K·h elements are read and w·h are written, so larger blocks mean less traffic. For the five loops around a register
+tile of MR × NR, the traffic of each level is
 
     arithmetic   whole tiles: m and n rounded up to MR and NR
     last cache   packed B once for each block of MC rows; packed A written and read; the tiles of C once for each KC
     memory       A once for each NC columns, B once, C once for each KC; from the last cache where all operands fit in it
 
-The model ignores latency and cache conflicts, and considers no edges but those of tiles. It gives the roof that limits
-the product, and its approximate time.
+The model ignores latency, cache conflicts, and all edges but those of tiles. The prediction gives the roof that limits
+the product, and the product's approximate time.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _REAL = {
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The register tile and cache blocks of a kernel. A block size that the kernel does not have is the size of the
-    product."""
+    """The register tile and cache blocks of a kernel. If the kernel does not cut a dimension into blocks, the block
+    size of that dimension is the size of the product."""
 
     mr: int
     nr: int
@@ -53,8 +54,8 @@ class BlockSizes:
 
     @classmethod
     def of(cls, params: Mapping[str, Any], compute: str, m: int, n: int, k: int) -> BlockSizes:
-        """The blocks that a kernel's parameters (``mr``, ``nv``, ``mc``, ``kc``, ``nc``) give for a product of this
-        shape."""
+        """Return the block sizes that a kernel's parameters (``mr``, ``nv``, ``mc``, ``kc``, ``nc``) give for a product
+        of this shape."""
         lanes = params.get("vector_bits", 0) // 8 // np.dtype(compute).itemsize
         whole = {"mr": 1, "nr": params.get("nv", 0) * lanes or 1, "mc": m, "kc": k, "nc": n}
         sizes = {name: params.get(name, size) for name, size in whole.items()}
@@ -64,7 +65,8 @@ class BlockSizes:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The seconds that each level needs, and the overhead of the call, which is added to the longest of them."""
+    """The predicted seconds for arithmetic, cache and memory, and the overhead of the call, which is added to the
+    longest of these times."""
 
     compute_s: float
     cache_s: float
@@ -73,7 +75,7 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        """The seconds of the longest level plus the overhead."""
+        """The predicted seconds: the longest time of a level, plus the overhead of the call."""
         return max(self.compute_s, self.cache_s, self.memory_s) + self.overhead_s
 
     @property
@@ -89,7 +91,7 @@ class Prediction:
 
 
 def predict(problem: Problem, params: Mapping[str, Any], compute: str, threads: int) -> Prediction | None:
-    """The prediction for a kernel that computes in the dtype ``compute``; None if the peak of that dtype is not
+    """Return the prediction for a kernel that computes in the dtype ``compute``; None if the peak of that dtype is not
     measured."""
     if compute not in _REAL:
         return None

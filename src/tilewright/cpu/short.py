@@ -1,9 +1,9 @@
 """The fast path for two matrices: after one look-up in a table of plans, machine code computes the product.
 
-``matmul`` checks, plans and runs every product in Python, which takes 15 to 40 µs. Here the plan of a shape is turned
-into a call of machine code once (``cpu/runtime/shared_products``). Later products of that shape have an overhead of 2
-to 4 µs. If the call needs no workspace, the C front remembers it, and ``small_products.multiply`` computes the later
-products.
+``matmul`` checks, plans and runs every product in Python, which takes 15 to 40 µs. The fast path turns the plan for a
+shape into a call of machine code once (``cpu/runtime/shared_products``). Later products of that shape have an overhead
+of 2 to 4 µs. If the call of machine code needs no workspace, the C front remembers it, and ``small_products.multiply``
+computes later products of that shape.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .runtime.shared_products import Sharing
 
 
 def product_by_short_way(a: np.ndarray, b: np.ndarray, out: Any, out_dtype: Any = None) -> Any:
-    """The product of two matrices, of a matrix and a vector, or of a batch and a matrix. None if ``matmul`` must plan
-    and run it.
+    """Return the product of two matrices, of a matrix and a vector, or of a batch and a matrix. The result is None if
+    ``matmul`` must plan and run the product.
 
-    As many threads as the plan says compute it, if enough of them are polling, or sleep and are worth waking. Otherwise
-    this thread computes a small product alone. It also computes a batch of small products, if no other thread may be
-    used.
+    As many threads as the plan says compute the product, if enough of them are polling, or sleep and are worth waking.
+    If too few threads poll or are worth waking, the calling thread computes a small product alone. The calling thread
+    also computes a batch of small products, if no other thread may be used.
 
-    ``out_dtype`` is the dtype that the caller of ``matmul`` requested. If it is None, the product has the dtype of the
-    operands.
+    ``out_dtype`` is the dtype that the caller of ``matmul`` requested. If ``out_dtype`` is None, the product has the
+    dtype of the operands.
     """
     if type(b) is not np.ndarray or a.dtype is not b.dtype:
         return None

@@ -1,9 +1,9 @@
-"""Symmetric products on the CPU: only one triangle is computed. It is stored alone, or also mirrored into the other
-triangle.
+"""Computes symmetric products on the CPU: only one triangle of the result is computed. The computed triangle is stored
+alone, or also mirrored into the other triangle.
 
-A product that overwrites all of C has a plan with a ``symmetry`` (``cpu/plan.py``). Otherwise C is cut into panels of
-rows. In each panel, the part left of the diagonal block is computed by a ``gemm`` in place. The diagonal block is
-computed as a separate product, and then combined with C.
+A product that overwrites all of C has a plan with a ``symmetry`` (``cpu/plan.py``). For a symmetric product that does
+not overwrite all of C, C is cut into panels of rows. In each panel, the part left of the diagonal block is computed by
+a ``gemm`` in place. The panel's diagonal block is computed as a separate product, and then combined with C.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _PANEL = 768
 def product_of_complex(
     a: np.ndarray, b: np.ndarray, out: Any, rows: bool, conjugate: bool, precision: str | float
 ) -> Any:
-    """The product of a complex matrix and its transpose, one of them conjugated, in ``out`` or in a new array."""
+    """Return the product of a complex matrix and its transpose, one of them conjugated, in ``out`` or in a new
+    array."""
     x, y = a, b
     if conjugate:
         x, y = (a, b.conj()) if rows else (a.conj(), b)
@@ -49,8 +50,8 @@ def check_square(a: np.ndarray, b: np.ndarray) -> None:
 def run_triangle(
     alpha: complex, a: np.ndarray, b: np.ndarray, beta: complex, c: Any, lower: bool | None, symmetry: Symmetry
 ) -> None:
-    """C ← α·A·B + β·C for one triangle of C, or for both if ``lower`` is None. Raises any error that ``syrk``
-    raises."""
+    """Compute C ← α·A·B + β·C for one triangle of C, or for both triangles if ``lower`` is None. Raises any error that
+    ``syrk`` raises."""
     if lower is not None and not isinstance(lower, (bool, np.bool_)):
         raise UsageError(f"lower must be True, False or None, got {lower!r:.80}")
     *_, target = plan_gemm(alpha, a, b, beta, c)  # checks all of it

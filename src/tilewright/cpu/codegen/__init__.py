@@ -1,11 +1,11 @@
-"""Explicit vectors for kernels that are written in Python: LLVM vector code behind Numba intrinsics.
+"""Generates LLVM code with explicit vectors, which kernels that are written in Python call as Numba intrinsics.
 
-Numba has no vector type. So code that needs exact control of registers is generated here as LLVM IR, and a kernel calls
-it like any function. The generator does not depend on the machine: it takes the tile (``mr`` rows × ``nv`` vectors) and
+Numba has no vector type. Code that needs exact control of registers is generated here as LLVM IR, and a kernel calls it
+like any function. The generator does not depend on the machine: it takes the tile (``mr`` rows × ``nv`` vectors) and
 the vector width, and works for AVX2, AVX-512 and NEON.
 
-The names that kernels use are defined here, and are ``deferred``: the generator's modules and Numba are imported only
-when a kernel is compiled.
+This package defines the functions of the generator that kernels use. They are ``deferred``: the generator's modules and
+Numba are imported only when a kernel is compiled.
 """
 
 from .deferred import generated, generator, njit, overload, register_jitable

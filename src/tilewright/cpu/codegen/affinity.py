@@ -1,12 +1,13 @@
-"""System calls for machine code: to sleep on a word until another thread changes it, and to read or set the processors
-of a thread.
+"""System calls for machine code: to sleep until another thread changes a word of memory, and to read or set the
+processors on which a thread may run.
 
-Linux's futex uses the lower half of a 64-bit word, which comes first in memory on these processors. Linux compares it
-before the thread sleeps, and does both under a lock that a waking thread takes, too. So no change between the thread's
-last read and its sleep is missed, if the word is changed before the wake-up.
+Linux's system call futex uses the lower half of a 64-bit word, which comes first in memory on little-endian processors.
+Linux compares the word with the expected value and puts the thread to sleep under one lock, which a waking thread
+takes, too. So a thread that goes to sleep misses no change of the word, if the other thread changes the word before it
+makes the wake-up call.
 
-A set of processors is an array of words with one bit for each processor, in Linux's format. On other systems the sets
-are empty, and these functions do nothing.
+A set of processors is an array of 64-bit words with one bit for each processor, in Linux's format. On systems other
+than Linux the sets of processors are empty, and the functions of this module do nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _WAIT, _WAKE = 0 | 128, 1 | 128
 
 
 def system_call(builder: Any, name: str, arguments: list[Any]) -> Any:
-    """Emit a system call. If its number is not known on this system, nothing is emitted, and the result is 0."""
+    """Emit a system call. If the call's number is not known on this system, nothing is emitted, and the result is 0."""
     if name not in _HERE:
         return I64(0)
     function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(I64, [I64], var_arg=True), "syscall")
@@ -171,12 +172,13 @@ thread_here: Callable[..., int] = _thread_here
 
 @nb.njit(nogil=True)
 def add_to_set(words: np.ndarray, at: int, processor: int) -> None:
-    """Add a processor to the set that begins at word ``at``. A processor beyond the size of a set is not added."""
+    """Add a processor to the set that begins at word ``at``. A processor whose number is beyond the size of a set is
+    not added."""
     if 0 <= processor < 64 * SET_WORDS:
         words[at + (processor >> 6)] |= np.int64(1) << (processor & 63)
 
 
 @nb.njit(nogil=True)
 def is_in_set(words: np.ndarray, at: int, processor: int) -> bool:
-    """Whether a processor is in the set that begins at word ``at``."""
+    """Return whether a processor is in the set that begins at word ``at``."""
     return 0 <= processor < 64 * SET_WORDS and (words[at + (processor >> 6)] >> (processor & 63)) & 1 != 0

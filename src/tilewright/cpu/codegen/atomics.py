@@ -88,8 +88,8 @@ offer_processor: Callable[..., None] = _offer_processor
 
 @nb.njit(nogil=True)
 def fetch_add(counters: np.ndarray, index: int, amount: int) -> int:
-    """Add to ``counters[index]`` and return the old value. Threads that read the new value also see everything that
-    this thread wrote before."""
+    """Add ``amount`` to ``counters[index]`` and return the old value. Threads that read the new value also see
+    everything that this thread wrote before."""
     return _add(counters, index, amount)
 
 
@@ -103,8 +103,8 @@ def take_below(counters: np.ndarray, index: int, limit: int) -> int:
 
 @nb.njit(nogil=True)
 def wait_for(counters: np.ndarray, index: int, least: int) -> None:
-    """Wait until ``counters[index]`` is at least ``least``. This thread then sees everything that was written before
-    that."""
+    """Wait until ``counters[index]`` is at least ``least``. The waiting thread then sees everything that other threads
+    wrote before they raised the counter to ``least``."""
     reads = 0
     while load(counters, index) < least:
         pause()
@@ -124,8 +124,8 @@ def copy_together(source: np.ndarray, target: np.ndarray, counters: np.ndarray, 
     """Copy ``source`` (rows × columns, any strides) to the 1-D ``target`` in row-major order. Returns when everything
     is copied.
 
-    Every thread of the team must call this function. It uses the counters ``first`` and ``first + 1``, which must be 0
-    before.
+    Every thread of the team must call this function. The copy uses the counters ``first`` and ``first + 1``, which must
+    be 0 before the call.
     """
     rows, columns = source.shape
     blocks = (columns + _BLOCK - 1) // _BLOCK

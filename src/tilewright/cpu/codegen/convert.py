@@ -16,13 +16,14 @@ from .vectors import I8, I32, I64, Vectors, bits_of, counted_loop
 
 
 def row_converter(vector_bits: int) -> Callable[..., None]:
-    """An intrinsic ``convert(source, source_step, target, target_step, count)`` for ``count`` elements of a row.
+    """Return an intrinsic ``convert(source, source_step, target, target_step, count)``: it converts a row to another
+    dtype.
 
-    ``source`` and ``target`` point to elements; the steps between elements are any number of bytes. If both rows have
-    unit stride, whole vectors are converted. Integers are converted to integers modulo the target's size. In a
-    conversion between 16-bit integers and float32, the integers are the bits of a 16-bit float, because Numba lacks
-    these types: unsigned integers for float16, signed ones for bfloat16. float32 is rounded to nearest, ties to even,
-    or to infinity beyond the largest number.
+    The row has ``count`` elements. ``source`` and ``target`` point to elements; the steps between elements are any
+    number of bytes. If both rows have unit stride, whole vectors are converted. Integers are converted to integers
+    modulo the target's size. In a conversion between 16-bit integers and float32, the integers are the bits of 16-bit
+    floats, because Numba lacks these types: unsigned integers for float16, signed integers for bfloat16. A float32 is
+    rounded to the nearest 16-bit float, ties to even; a number beyond the largest one becomes infinity.
     """
 
     @intrinsic
@@ -51,7 +52,8 @@ _LINES = 64
 
 
 def converting_packer(vector_bits: int) -> Callable[..., None]:
-    """A ``packer`` for a target of another dtype: ``pack(source, top, rows, left, columns, target, at, ld)``."""
+    """Return a ``packer``, ``pack(source, top, rows, left, columns, target, at, ld)``, that also converts elements to
+    the dtype of the target."""
     convert = row_converter(vector_bits)
 
     @nb.njit(nogil=True)

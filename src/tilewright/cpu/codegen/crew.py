@@ -3,12 +3,13 @@ thread, which then runs it.
 
 A mailbox is a cache line of 64-bit words that belongs to one thread, its owner. A call is an array of words that
 belongs to a caller: the address of a ``team`` kernel and its arguments. Owners wait in two ways. For a while after a
-call they stand by, which means that they poll their mailbox. Then they sleep on it (``cpu.codegen.affinity``), and a
-caller that posts a call must have them woken.
+call, owners of mailboxes stand by, which means that they poll their mailbox. After standing by for a while, owners
+sleep until a word of the mailbox changes (``cpu.codegen.affinity``), and a caller that posts a call must have them
+woken.
 
-**States.** One word of the mailbox, ``STATE``, holds the whole state. Addresses of calls are multiples of 8, which
-leaves the lowest bits for flags. Every change is one compare-and-exchange (acquire and release). So if two threads try
-to change the state at the same time, one of them fails:
+**States.** One word of the mailbox, ``STATE``, holds the mailbox's whole state. Addresses of calls are multiples of 8,
+so the lowest bits of ``STATE`` are free for flags. Every change of the state is one compare-and-exchange (acquire and
+release). So if two threads try to change the state at the same time, one attempt fails. The changes are:
 
     AWAY ⇄ STANDING ⇄ SLEEPING → AWAY     by the owner; AWAY: it runs Python code, or waits for its inbox in Python
     STANDING ⇄ call                       by a caller: it posts, and takes back a call that has not begun
@@ -17,35 +18,38 @@ to change the state at the same time, one of them fails:
 
 A mailbox serves one caller at a time, and callers need no other claim on the owner. A caller never waits for an owner
 that has not begun: the caller computes all work that other threads do not take, and takes back its call when no work is
-left. It waits for an owner that has begun, so no thread works for a call that has returned.
+left. A caller does wait for an owner that has begun, so no thread works for a call that has returned.
 
-**The bell.** A sleeping owner reads nothing. So a second word, ``BELL``, counts its wake-ups: the lower half counts all
-of them, and the upper half those by which Python calls the owner back. To *ring* is to add to this word (acquire and
-release) and then to wake the thread that sleeps on it. The count is never reduced or reset.
+**The bell.** A sleeping owner does not read its state. So a second word of the mailbox, ``BELL``, counts the owner's
+wake-ups: the lower half counts all wake-ups, and the upper half counts those by which Python calls the owner back. To
+*ring* is to add 1 to ``BELL`` (acquire and release) and then to wake the thread that sleeps on it. The count of
+wake-ups is never reduced or reset.
 
 The owner repeats three steps: (1) It reads ``BELL`` (acquire). (2) It reads ``STATE``, and compares the upper half of
-the bell with the count that it had read before it looked into its inbox. (3) If there is nothing to do, it sleeps as
-long as the lower half of the bell is what it read in step 1.
+``BELL`` with the count that it had read before it looked into its inbox. (3) If there is nothing to do, it sleeps as
+long as the lower half of ``BELL`` is what it read in step 1.
 
-**No wake-up is lost.** A thread that has work for an owner first writes the work, to the state or the inbox, and then
-rings. Linux orders the addition to the bell and the comparison of step 3. Suppose that the addition comes first. Then
-either step 1 has read it, and step 2 sees what was written before it (acquire and release); or the comparison finds
-another number, and the owner repeats the steps. If the comparison comes first, the owner is already queued when the
-waking thread looks for it, and is woken.
+**No wake-up is lost.** A thread that has work for an owner first writes the work to the owner's state or inbox, and
+then rings. Either the addition to ``BELL`` or the owner's comparison in step 3 comes first, because Linux compares and
+sleeps under one lock. Suppose that the addition to ``BELL`` comes first. If step 1 has read the new number, step 2 sees
+the work that was written before it (acquire and release). If step 1 has read the old number, the comparison in step 3
+finds another number, and the owner repeats the steps. If the comparison in step 3 comes first, the owner is already
+queued when the waking thread looks for it, and is woken.
 
-This holds for any number of rings, by any thread, for any call. So a thread may ring on behalf of another thread, and
-may ring more often than needed: an owner that finds nothing stands by for a while and sleeps again.
+No wake-up is lost with any number of rings, by any thread, for any call. So a thread may ring on behalf of another
+thread, and may ring more often than needed: an owner that finds no work stands by for a while and sleeps again.
 
-If a ring never comes, only time is lost, because the caller computes the whole call and takes it back. Only jobs of
-Python wait for an owner, and ``Worker.give`` itself rings for each of them, whatever the state is. (After 2³² rings
-between steps 1 and 3 the lower half would have the same value again. But its overflow adds to the upper half, so the
-owner returns to Python, finds an empty inbox and comes back.)
+If an owner is never woken for a call, only time is lost, because the caller computes the whole call and takes it back.
+Only jobs in Python wait for an owner, and ``Worker.give`` itself rings for each job, whatever the state is. (After 2³²
+rings between steps 1 and 3 the lower half of ``BELL`` has the same value again. But the overflow of the lower half of
+``BELL`` adds 1 to the upper half, so the owner returns to Python, finds an empty inbox and comes back.)
 
-**The wake-up tree.** A wake-up takes the waking thread some microseconds. So a caller makes only a few. Each owner that
-begins makes the same number of further wake-ups for the call before it computes; a counter in the call distributes the
-mailboxes. Each owner wakes on another processor, its seat, which the caller chooses and the waking thread sets.
-Otherwise Linux would wake it on the caller's processor, where it cannot run before the caller sleeps. Once it runs, it
-may move again. A seat affects only speed: it may be set late, and is undone the next time that the owner wakes.
+**The wake-up tree.** To wake another thread, a thread spends some microseconds. So a caller makes only a few wake-ups.
+Each owner that begins a call makes as many further wake-ups for the call as the caller did, and then computes; a
+counter in the call distributes the mailboxes among the waking threads. Each owner wakes on its seat, a processor other
+than the caller's, which the caller chooses and the waking thread sets. Without a seat, Linux would wake an owner on the
+caller's processor, where it cannot run before the caller sleeps. Once an owner runs, Linux may move it to another
+processor. An owner's seat affects only speed: it may be set late, and is undone the next time that the owner wakes.
 """
 
 from __future__ import annotations
@@ -199,10 +203,10 @@ words_at: Callable[..., np.ndarray] = _words_at
 def stand_by(mailbox: np.ndarray, looks: int, at_first: int, called: int, sleeps: bool) -> int:
     """Run posted calls until Python calls the owner back. Returns the number of calls.
 
-    ``called`` is the number of times that Python had called the owner back before it looked into its inbox. When
-    ``looks`` reads of the state in a row have found no call (``at_first`` reads before the first call), the owner
-    sleeps; or without ``sleeps`` this function returns. After a fifth of these reads, each further read first yields
-    the processor to other threads that may wait for it.
+    ``called`` is the number of times that Python had called the owner back before the owner looked into its inbox. The
+    owner sleeps when ``looks`` consecutive reads of the state have found no call; before the first call, ``at_first``
+    reads count instead. If ``sleeps`` is False, this function returns instead of sleeping. After a fifth of the
+    ``looks`` reads, the owner yields its processor to other waiting threads before each further read.
     """
     allowed(mailbox, SET)
     mailbox[ALLOWED], mailbox[PROCESSOR], mailbox[THREAD] = processors(), processor_here(), thread_here()
@@ -272,12 +276,12 @@ def _seat(mailbox: np.ndarray, taken: np.ndarray, at: int) -> None:
 
 
 def post(mailbox: np.ndarray, call: np.ndarray, address: int, wakes: bool) -> int:
-    """Post this call, which is at ``address``. Returns the owner's state: STANDING, SLEEPING if it must be woken, or
-    AWAY if the call was not posted. It is not posted if the owner has another call, or if it sleeps and the caller
-    wakes no threads.
+    """Post a call, which is stored at ``address``, to a mailbox. Returns the owner's state, which is STANDING, or
+    SLEEPING if the owner must be woken, or AWAY if the call was not posted. A call is not posted if the owner has
+    another call, or if the owner sleeps and the caller wakes no threads.
 
-    It is also not posted if the owner stands by on the caller's processor, where it could not run before the caller
-    sleeps. Then the owner is told to leave, so that it can be woken elsewhere.
+    A call is also not posted if the owner stands by on the caller's processor, where it could not run before the caller
+    sleeps. An owner on the caller's processor is told to leave, so that it can be woken on another processor.
     """
     state = load(mailbox, STATE)
     if state == SLEEPING and wakes and replace(mailbox, STATE, SLEEPING, address + SLEEPING):
@@ -295,7 +299,8 @@ def post(mailbox: np.ndarray, call: np.ndarray, address: int, wakes: bool) -> in
 
 
 def settle(mailbox: np.ndarray, call: int) -> None:
-    """Take back this call if it was posted and has not begun. If the owner has begun it, wait until it has ended."""
+    """Take back a call if it was posted and has not begun. If the owner has begun the call, wait until the call has
+    ended."""
     state = load(mailbox, STATE)
     if state == call + SLEEPING and replace(mailbox, STATE, state, SLEEPING):
         return
@@ -313,7 +318,7 @@ def settle(mailbox: np.ndarray, call: int) -> None:
 
 
 def ring(mailbox: np.ndarray, amount: int) -> None:
-    """Wake the owner if it sleeps. With CALL_BACK it returns to Python."""
+    """Wake the owner of a mailbox if it sleeps. With CALL_BACK the woken owner returns to Python."""
     fetch_add(mailbox, BELL, amount)
     wake(mailbox, BELL)
 
@@ -344,8 +349,8 @@ def _wake_sleepers(call: np.ndarray, address: int) -> None:
 def rouse(mailbox: np.ndarray, taken: np.ndarray) -> bool:
     """Wake the owner if it sleeps, so that it stands by on a processor that is not in the set ``taken``.
 
-    False if only Python can reach the owner, or if Python must move it to another processor: one on which this thread
-    may run, or one that is less busy."""
+    Returns False if only Python can reach the owner. Returns False also if Python must move the owner to another
+    processor: one on which this thread may run, or one that is less busy."""
     state = load(mailbox, STATE)
     if state == AWAY or mailbox[ALLOWED] != processors() or (state == STANDING and load(mailbox, LEAVE)):
         return False
@@ -356,12 +361,12 @@ def rouse(mailbox: np.ndarray, taken: np.ndarray) -> bool:
 
 
 def publish(call: np.ndarray, address: int, boxes: int) -> None:
-    """Let the threads of the call wake the owners of the mailboxes ``boxes`` to which it was posted, and wake the first
-    of them."""
+    """Let the threads of a call wake the owners of the mailboxes ``boxes``, to which the call was posted. The calling
+    thread wakes the first of these owners."""
     fetch_add(call, POSTED, boxes)
     _wake_sleepers(call, address)
 
 
 def run_call(call: np.ndarray) -> bool:
-    """Run this thread's part of a call. Returns False if the thread found no memory."""
+    """Run this thread's part of a call. Returns False if this thread could not allocate its memory."""
     return call_team(call)

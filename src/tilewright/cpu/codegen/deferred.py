@@ -1,10 +1,11 @@
-"""Functions for compiled code that are made only when a compiler needs them, so that a kernel's module can be imported
-without a compiler.
+"""Defers the creation of functions for compiled code until a compiler needs them, so that a kernel's module can be
+imported without a compiler.
 
-A kernel's module declares compiled functions (``njit``) and gets others from the generator (``codegen.packer(bits)``).
-If the engine's machine code was built before, the process needs none of them, and Numba may not be installed. So each
-of these names is a ``Deferred``: it makes the function when Numba first meets it in code that it compiles, or when
-Python calls it. Numba reads the attribute ``_numba_type_`` of every value, and so finds the function that it inlines.
+A kernel's module declares compiled functions (``njit``), and gets other compiled functions from the generator
+(``codegen.packer(bits)``). If the engine's machine code was built before, the process needs no compiled functions, and
+Numba need not be installed. So each such function is a ``Deferred``, which makes the function when Numba first meets
+its name in code that it compiles, or when Python calls it. Numba reads the attribute ``_numba_type_`` of every value,
+and so finds the function behind a ``Deferred``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _untold: list[Callable[[], object]] = []
 
 
 class Deferred:
-    """A stand-in for the result of ``make()``, which is called when the result is first needed."""
+    """A stand-in for the result of ``make()``; the function ``make`` is called when its result is first needed."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -51,7 +52,7 @@ class Deferred:
 
 
 class _Jitted(Deferred):
-    """A function of Python that Numba compiles with these options; ``py_func`` is the function as Python."""
+    """A function in Python that Numba compiles with given options; ``py_func`` is the uncompiled function."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         super().__init__(lambda: _numba().njit(**options)(function))
@@ -66,8 +67,9 @@ apart: list[Deferred] = []
 def njit(*, stays_apart: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """``numba.njit`` with these options, deferred.
 
-    A function that ``stays_apart`` is compiled separately and never inlined into its caller. This is for code whose
-    sums may be reordered or fused with multiplications: inlined, the bits of a result would depend on the caller."""
+    A function that ``stays_apart`` is compiled separately and never inlined into its caller. ``stays_apart`` is for
+    code whose sums the compiler may reorder or fuse with multiplications: if that code were inlined, the bits of a
+    result would depend on the caller."""
 
     def declare(function: Callable[..., Any]) -> Any:
         jitted = _Jitted(function, options)
@@ -79,13 +81,13 @@ def njit(*, stays_apart: bool = False, **options: Any) -> Callable[[Callable[...
 
 
 def register_jitable(function: Function) -> Function:
-    """``numba.extending.register_jitable``, deferred: compiled code can also call the function."""
+    """``numba.extending.register_jitable``, deferred: Python and compiled code can both call the function."""
     _untold.append(lambda: _extending().register_jitable(function))
     return function
 
 
 def overload(function: Callable[..., Any]) -> Callable[[Function], Function]:
-    """``numba.extending.overload``, deferred: compiled code calls the decorated function instead of ``function``."""
+    """Defer ``numba.extending.overload``: compiled code calls the decorated function instead of ``function``."""
 
     def register(chosen: Function) -> Function:
         _untold.append(lambda: _extending().overload(function)(chosen))
@@ -95,12 +97,13 @@ def overload(function: Callable[..., Any]) -> Callable[[Function], Function]:
 
 
 def generated(module: str, name: str) -> Any:
-    """A function of the generator, deferred, that compiled code calls."""
+    """Return a ``Deferred`` for a function of the code generator that compiled code calls."""
     return Deferred(lambda: _from_generator(module, name))
 
 
 def generator(module: str, name: str, results: int = 1) -> Callable[..., Any]:
-    """A function of the generator, deferred, that makes one or several functions for compiled code."""
+    """Return a ``Deferred`` for a function of the code generator that makes one or several functions for compiled
+    code."""
 
     def make(*arguments: Any, **named: Any) -> Any:
         made = Deferred(
@@ -115,8 +118,8 @@ def generator(module: str, name: str, results: int = 1) -> Callable[..., Any]:
 
 
 def tell_compiler() -> None:
-    """Register everything that was declared since the last call with Numba. It must be called before anything is
-    compiled."""
+    """Register with Numba everything that was declared since the last call of ``tell_compiler``. ``tell_compiler`` must
+    be called before anything is compiled."""
     importlib.import_module("tilewright.cpu.codegen.jit")  # first: it says for what processor is compiled
     while _untold:
         _untold.pop(0)()

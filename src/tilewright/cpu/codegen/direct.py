@@ -1,5 +1,5 @@
-"""Tiles of C that are computed directly from the operands: nothing is packed, and there is a tile for every
-remainder."""
+"""Generates code for tiles of C that are computed directly from the operands: nothing is packed, and there is a tile
+for every remainder of rows and columns."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def _real_parts(typingctx: Any, pointer: Any) -> Any:  # noqa: ARG001
 
 
 def row_times_i(vector_bits: int) -> Callable[..., None]:
-    """An intrinsic ``times_i(source, target, count)``: ``count`` real numbers, pairs (x, y), become pairs (−y, x).
+    """Return an intrinsic ``times_i(source, target, count)`` that turns pairs (x, y) of real numbers into (−y, x).
 
-    ``count`` is a whole number of vectors. Nothing is rounded, because only signs and positions change.
+    ``count`` is the number of real numbers: a whole number of vectors. Nothing is rounded, because only signs and
+    positions change.
     """
 
     @intrinsic
@@ -91,7 +92,7 @@ TABLES: dict[str, Callable[[Any], object]] = {}
 class _TileArguments(NamedTuple):
     """The arguments of a generated tile, in their order: values, or their types.
 
-    Pointers are to floats, doubles or integers. Strides and distances are bytes.
+    Pointers among the arguments point to floats, doubles or integers. Strides and distances are bytes.
     """
 
     columns: Any
@@ -112,7 +113,8 @@ class _TileArguments(NamedTuple):
 
     @classmethod
     def of(cls, arguments: Sequence[Any]) -> _TileArguments:
-        """From the arguments of a function, which has those of places and paces one by one."""
+        """Make a ``_TileArguments`` from the arguments of a generated function, which takes each place and each pace as
+        a separate argument."""
         fields, ahead = arguments[: -2 * PLACES], arguments[-2 * PLACES :]
         return cls._make([*fields, ahead[:PLACES], ahead[PLACES:]])
 
@@ -123,26 +125,27 @@ class _TileArguments(NamedTuple):
 
 
 def direct_tile(heights: Sequence[int], vector_bits: int) -> Callable[..., None]:
-    """An intrinsic that computes any tile of C that fits into the registers, directly from the operands:
+    """Return an intrinsic that computes any tile of C that fits into the registers, directly from the operands:
 
         tile(size, (a, a_row, a_column), (b, b_row), (c, c_row), (count, a_next, b_next, c_next), ahead)
 
-    - It writes C = A·B for ``size``, which is (rows, vectors, columns, k), and never reads C; k may be 0. The columns
-      take ``vectors`` vectors, the last of which may be partial: 1 ≤ vectors ≤ len(heights), 1 ≤ rows ≤ heights[vectors
-      − 1].
+    - The tile writes C = A·B for ``size``, which is (rows, vectors, columns, k), and never reads C; k may be 0. The
+      columns of the tile take ``vectors`` vectors, the last of which may be partial: 1 ≤ vectors ≤ len(heights), 1 ≤
+      rows ≤ heights[vectors − 1].
     - ``a``, ``b`` and ``c`` are pointers, each followed by its strides. A may have any strides; B and C have unit
       stride along a row.
-    - It does the same for ``count`` − 1 further products, whose operands are ``a_next``, ``b_next`` and ``c_next``
-      bytes after those of the previous product.
-    - ``ahead`` has PLACES pairs of a pointer and a number of bytes. At each step of k, the line at each pointer is
-      prefetched into L2, and the pointer advances by that number of bytes, through all products. So the data of later
-      tiles come from memory during this tile. A pointer may be outside any array. Tiles of at most half the greatest
-      height, up to LOW, prefetch nothing, because none has a tile below it when C is cut into even steps. The other
-      tiles also prefetch rows of B into the first-level cache.
+    - The tile also computes ``count`` − 1 further products: the operands of each are ``a_next``, ``b_next`` and
+      ``c_next`` bytes after those of the previous product.
+    - ``ahead`` has PLACES pairs, each of a pointer and a number of bytes. At each step of k of every product, the line
+      at each pointer in ``ahead`` is prefetched into L2, and the pointer advances by its number of bytes. The
+      prefetches bring the data of later tiles from memory while this tile is computed. A pointer to be prefetched may
+      be outside any array. Tiles of at most half the greatest height, up to LOW, prefetch nothing: when C is cut into
+      even steps, such a tile is the only one in its columns. Higher tiles also prefetch rows of B into the first-level
+      cache.
 
-    With ``vector_bits`` 512 the last vector is always masked, which takes no extra time; it is half a vector if that is
-    enough. AVX2's masked loads are slow and NEON has none, so for these there are tiles of whole vectors and masked
-    tiles.
+    With ``vector_bits`` 512 the last vector is always masked, which takes no extra time; it has half the width if the
+    remaining columns fit into that. AVX2's masked loads are slow and NEON has none, so for AVX2 and NEON there are
+    tiles of whole vectors besides the masked tiles.
 
     Each size of tile is a separate function, selected by a table, so no tile computes a row that is not needed. Every
     tile sums an element over k in order, so the element's bits do not depend on how C was cut.
@@ -251,7 +254,8 @@ def _tile(
 
 
 class _DirectTile:
-    """Emits ``mr`` rows of the vectors ``row``, the last of which is whole or ``masked`` to the columns that are given."""
+    """Emits a tile of ``mr`` rows of the vectors ``row``; the last vector is whole, or ``masked`` to the tile's
+    columns."""
 
     def __init__(self, row: list[Vectors], mr: int, given: _TileArguments, *, masked: bool, prefetches: bool) -> None:
         self.row, self.builder, self.mr, self.nv, self.given = row, row[0].builder, mr, len(row), given
@@ -261,7 +265,7 @@ class _DirectTile:
         self.paces: Sequence[Any] = given.paces if prefetches else ()
 
     def products(self) -> None:
-        """The loop over a batch, around the loop over k."""
+        """Emit the loop over the products of a batch, around the loop over k."""
         builder, given = self.builder, self.given
         rows = self._offsets(given.a_row)
         before = builder.block
@@ -372,7 +376,7 @@ class _DirectTile:
 
 
 class _ComplexTile(_DirectTile):
-    """A tile of complex numbers, pairs of real lanes: x·(row of B), then y·(row of B times i)."""
+    """A tile of complex numbers x + iy, stored as pairs of real lanes: adds x·(row of B), then y·(row of B times i)."""
 
     def _step(self, column_of_a: list[Any], b: Any, tile: list[Any]) -> list[Any]:
         updated = tile
@@ -391,10 +395,11 @@ class _ComplexTile(_DirectTile):
 
 
 class _ComplexTileByRows(_ComplexTile):
-    """The same sums, but both parts of one row of A before the next row.
+    """A ``_ComplexTile`` that multiplies both parts, real and imaginary, of one row of A before the next row.
 
-    AVX-512's multiply-adds broadcast an element of A from memory; elsewhere each element needs a register. If all rows came
-    first for one part, LLVM would load their elements ahead, and 16 registers have no room for these and the accumulators.
+    AVX-512's multiply-adds broadcast an element of A from memory; without AVX-512 each element needs a register. If the
+    real parts of all rows came before the imaginary parts, LLVM would load the elements of all rows ahead, and 16
+    registers have no room for these elements and the accumulators.
     """
 
     def _step(self, column_of_a: list[Any], b: Any, tile: list[Any]) -> list[Any]:

@@ -1,7 +1,7 @@
-"""The innermost loop for narrow elements: a word of 32 bits holds a group of steps of k, and one instruction adds the
-products of two such groups to a sum of 32 bits.
+"""Generates the innermost loop for narrow elements: a word of 32 bits holds a group of steps of k, and one instruction
+adds the products of two such groups to a sum of 32 bits.
 
-An instruction is called by its name on x86:
+The code refers to each instruction by its name on x86:
 
     vpdpbusd    4 products of an unsigned and a signed 8-bit integer (AVX512-VNNI, AVX-VNNI)
     vpdpwssd    2 products of signed 16-bit integers (the same)
@@ -9,10 +9,11 @@ An instruction is called by its name on x86:
     vdpbf16ps   2 products of bfloat16, one multiply-add after the other, the upper half first (AVX512-BF16)
     vfmadd      the same 2 multiply-adds, of halves that are widened to float32 first
 
-Sums of integers are exact modulo 2³². ``vdpbf16ps`` rounds each multiply-add to nearest, as ``vfmadd`` does. But it
-treats denormal operands as zeros, and returns zero instead of a denormal sum. If neither occurs, it returns the same
-bits. Neither occurs if no product of two elements has an exponent below −112. Then each such product is a multiple of
-2⁻¹²⁶, because a bfloat16 has 7 bits behind the point. So every rounded sum is such a multiple, too, and none of them is
+Sums of integers are exact modulo 2³². ``vdpbf16ps`` rounds each multiply-add to nearest, as ``vfmadd`` does. But
+``vdpbf16ps`` treats denormal operands as zeros, and returns zero instead of a denormal sum. If no operand and no sum is
+denormal, ``vdpbf16ps`` returns the same bits as ``vfmadd``. Neither operands nor sums are denormal if no product of two
+elements has an exponent below −112. Each product with an exponent of at least −112 is a multiple of 2⁻¹²⁶, because a
+bfloat16 has 7 bits behind the point. So every rounded sum of such products is a multiple of 2⁻¹²⁶, too, and is not
 denormal.
 """
 
@@ -40,8 +41,8 @@ Instruction = str | Mapping[int, str]
 class DotVectors(Vectors):
     """Vectors of words. ``multiply_add(x, y, z)`` adds the products of the groups in ``x`` and ``y`` to the sums ``z``.
 
-    ``x`` belongs to A and ``y`` to B. For vpdpbusd the elements of A are signed and those of B unsigned; if
-    ``signed_a`` is False it is the other way round.
+    ``x`` has elements of A, and ``y`` has elements of B. For vpdpbusd the elements of A are signed and those of B
+    unsigned; if ``signed_a`` is False, those of A are unsigned and those of B signed.
     """
 
     def __init__(self, builder: Any, scalar: Any, lanes: int, instruction: str, *, signed_a: bool = True) -> None:
@@ -49,7 +50,7 @@ class DotVectors(Vectors):
         self.instruction, self.signed_a = instruction, signed_a
 
     def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
-        """z plus the sum of the products of each group."""
+        """Return the sums ``z``, plus the sum of the products of each group of elements in ``x`` and ``y``."""
         words = Vectors(self.builder, I32, self.lanes)
         x, y = (self.builder.bitcast(value, words.vector) for value in (x, y))
         if self.instruction == "vfmadd":
@@ -92,12 +93,12 @@ class _DotEmitter(MicroKernelEmitter):
 
 
 def dot_kernel(mr: int, nv: int, vector_bits: int, instruction: Instruction, *, unroll: int = 1) -> Callable[..., None]:
-    """``edge_kernel`` for words: an intrinsic ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns, start)``.
+    """Return ``edge_kernel`` for words: an intrinsic ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns, start)``.
 
-    ``kc`` and the distances count words. ``c`` points to the sums, which are int32, or float32 for bfloat16. The sums
-    of row r begin with ``start[r]``. The type of ``a`` may be that of the elements in the words (``pointer_as``); their
-    width then selects the instruction. If they are unsigned 8-bit integers, the elements of B are read as signed,
-    otherwise as unsigned.
+    ``kc``, ``a_stride`` and ``ldc`` count words of 32 bits. ``c`` points to the sums, which are int32, or float32 for
+    bfloat16. The sums of row r begin with ``start[r]``. ``a`` may be a pointer to the type of the elements in the words
+    (``pointer_as``); the width of the elements then selects the instruction. If the elements of A are unsigned 8-bit
+    integers, the elements of B are read as signed, otherwise as unsigned.
     """
 
     @intrinsic
@@ -132,10 +133,12 @@ def dot_kernel(mr: int, nv: int, vector_bits: int, instruction: Instruction, *, 
 
 
 def less_dot(vector_bits: int) -> Callable[..., int]:
-    """An intrinsic ``less(count, words, word, matrix)`` that computes −Σ (``word`` · each of the words) by vpdpbusd.
+    """Return an intrinsic ``less(count, words, word, matrix)`` that computes −Σ (``word`` · each of the words) by
+    vpdpbusd.
 
-    The words hold elements of the type of ``matrix``, a matrix of 8-bit integers. ``word`` holds elements of the other
-    signedness. The result is the negative of the product of a row of A and a column of equal elements.
+    The words hold elements of the type of ``matrix``, a matrix of 8-bit integers. ``word`` holds four 8-bit integers:
+    unsigned if those of ``matrix`` are signed, and signed if they are unsigned. The result of ``less`` is the negative
+    of the product of a row of A and a column of equal elements.
     """
 
     @intrinsic
@@ -160,10 +163,11 @@ def less_dot(vector_bits: int) -> Callable[..., int]:
 
 
 def least_magnitude(vector_bits: int) -> Callable[..., int]:
-    """An intrinsic ``least(count, words)``: the bits of the smallest |x|, minus 1, over all x ≠ 0 of ``count`` pairs of
-    16-bit floats; 65,535 if all are zeros.
+    """Return an intrinsic ``least(count, words)``: the bits of the smallest |x|, minus 1, over all x ≠ 0 of ``count``
+    pairs of 16-bit floats; 65,535 if all are zeros.
 
-    Without the sign, the bits of floats have the same order as the floats. Subtracting 1 makes zero the largest number.
+    Without the sign, the bits of floats have the same order as the floats. Subtracting 1 turns the bits of zero into
+    the largest 16-bit number, so the minimum ignores zeros.
     """
 
     @intrinsic

@@ -1,8 +1,10 @@
-"""Products of operands without packing: tiles of C, and loops that read a matrix once, in long runs of unit stride.
+"""Generates loops that multiply operands without packing: tiles of C, and loops that read a matrix once, in long runs
+of unit stride.
 
 With one multiply-add for each load, the processor executes loads so far ahead that the hardware prefetchers keep up;
-prefetch instructions only cost time. With six multiply-adds for each load, its out-of-order window is full of waiting
-arithmetic. Then prefetching the same part of the next few rows raises the bandwidth by half.
+prefetch instructions only cost time. With six multiply-adds for each load, the processor's out-of-order window is full
+of waiting arithmetic. With six multiply-adds for each load, prefetching the same part of the next few rows raises the
+bandwidth by half.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from .vectors import I32, I64, Values, Vectors, counted_loop, emitted, row_point
 
 
 def row_dots(rows: int, columns: int, chains: int, vector_bits: int, *, ahead: int = 0) -> Callable[..., None]:
-    """Dot products of rows of X with rows of Y, both with unit stride along k. Vectors of partial sums stay in
-    registers.
+    """Return an intrinsic for dot products of rows of X with rows of Y, both with unit stride along k. The partial sums
+    of the dot products stay in vector registers.
 
     The result is an intrinsic ``dots(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)``: ``z[i,
     j] = Σ x[i, p]·y[j, p]`` for i < ``x_live`` ≤ ``rows``, j < ``y_live`` ≤ ``columns`` (both at least 1) and p <
-    ``kc``; unless ``accumulate`` is 0 the old z is added. Strides count elements. ``chains`` vectors along k are summed
-    separately, for tiles with too few rows · columns to keep the multipliers busy. If ``ahead`` is not 0, the elements
-    of X that are ``ahead`` elements further are prefetched into the second-level cache.
+    ``kc``; the old z is added if ``accumulate`` is not 0. Strides count elements. ``chains`` vectors along k are summed
+    separately, for tiles in which rows · columns is too small to keep the multipliers busy. If ``ahead`` is not 0, each
+    load of X also prefetches the elements that are ``ahead`` elements further into the second-level cache.
     """
 
     def emit(
@@ -83,7 +85,7 @@ def _write_sums(
 
 
 def row_updates(rows: int, steps: int, vector_bits: int, *, ahead: int = 0) -> Callable[..., None]:
-    """Adds scaled rows of X to rows of Z, both with unit stride.
+    """Return an intrinsic that adds scaled rows of X to rows of Z, both with unit stride.
 
     The result is an intrinsic ``update(count, x, x_row, y, y_row, y_column, z, z_row, live)``: ``z[i, j] += Σ y[i,
     q]·x[q, j]`` for i < ``live`` ≤ ``rows`` (at least 1), q < ``steps`` and j < ``count``. Strides count elements. The
@@ -132,8 +134,8 @@ def row_updates(rows: int, steps: int, vector_bits: int, *, ahead: int = 0) -> C
 
 
 def stream_store(vectors: Vectors, value: Any, pointer: Any, elements: Any) -> None:
-    """A store that bypasses the caches, for elements that are written once. The address must be a multiple of the
-    vector size.
+    """Return an intrinsic for a store that bypasses the caches, for elements that are written once. The address of the
+    store must be a multiple of the vector size.
 
     Other threads may read the elements once the thread that stored them has called ``settle``.
     """
@@ -143,11 +145,11 @@ def stream_store(vectors: Vectors, value: Any, pointer: Any, elements: Any) -> N
 
 
 def deinterleave(columns: int, vector_bits: int) -> Callable[..., None]:
-    """Copies a narrow row-major matrix to columns of unit stride, by shuffles.
+    """Return an intrinsic that copies a narrow row-major matrix to columns of unit stride, by shuffles.
 
     The result is an intrinsic ``deinterleave(count, source, target, target_row)``: ``target[j · target_row + p] =
-    source[p · columns + j]`` for p < ``count``. It writes whole vectors of ``target``, so up to lanes − 1 elements
-    after the ``count`` elements are overwritten with zeros.
+    source[p · columns + j]`` for p < ``count``. The intrinsic writes whole vectors of ``target``, so up to lanes − 1
+    elements after the ``count`` elements are overwritten with zeros.
     """
 
     def emit(vectors: Vectors, count: Any, source: Any, target: Any, target_row: Any) -> None:
@@ -215,16 +217,17 @@ settle: Callable[..., None] = _settle
 def tile_in_place(
     rows: int, nv: int, vector_bits: int, *, prefetch: bool = False, stream: bool = False
 ) -> Callable[..., None]:
-    """A tile of ``rows`` × ``nv`` vectors, summed over k in registers, from an A with any strides and a B with unit
-    stride.
+    """Return an intrinsic that multiplies an A with any strides by a B with unit stride, for a tile of C of ``rows``
+    rows × ``nv`` vectors that is summed over k in registers.
 
-    The result is an intrinsic ``tile(kc, a, a_row, a_step, live, b, b_step, columns, c, c_row, accumulate)``:
-    ``c[i, j] = Σ a[i, p]·b[p, j]`` for p < ``kc``, i < ``live`` ≤ ``rows`` and j < ``columns`` ≤ nv · lanes, both at least
-    1; added to what is there unless ``accumulate`` is 0. Strides count elements. Nothing else is read or written.
+    The result is an intrinsic ``tile(kc, a, a_row, a_step, live, b, b_step, columns, c, c_row, accumulate)``: ``c[i, j]
+    = Σ a[i, p]·b[p, j]`` for p < ``kc``, i < ``live`` ≤ ``rows`` and j < ``columns`` ≤ nv · lanes, with ``live`` and
+    ``columns`` at least 1. The old c is added if ``accumulate`` is not 0. Strides count elements. The intrinsic reads
+    and writes no other elements.
 
-    With ``prefetch`` there are two more arguments, ``a_ahead`` and ``b_ahead``: the distances of prefetches in
-    elements. With ``stream`` the stores to C bypass the caches; the rows of C must begin at multiples of the vector
-    size, and ``columns`` must fill the tile.
+    With ``prefetch`` the intrinsic has two more arguments, ``a_ahead`` and ``b_ahead``: the distances, in elements, at
+    which A and B are prefetched. With ``stream`` the stores to C bypass the caches; the rows of C must begin at
+    multiples of the vector size, and ``columns`` must fill the tile.
     """
 
     def emit(
@@ -262,7 +265,8 @@ def tile_in_place(
 
 @dataclass
 class _InPlaceTile:
-    """Rows beyond the live ones repeat the last one: they compute and store the same elements again."""
+    """A tile in place; its rows from ``live`` on repeat the last live row: they compute and store the same elements
+    again."""
 
     vectors: Vectors
     of_a: Values
@@ -274,7 +278,7 @@ class _InPlaceTile:
     accumulate: Any
 
     def product(self, kc: Any, masks: Values | None, ahead: Sequence[Any]) -> Values:
-        """The sums, one row of vectors after another."""
+        """Return the sums of the tile, one row of vectors after another."""
         builder, height = self.vectors.builder, len(self.of_a)
         sums = [self.vectors.zero] * (height * self.nv)
         start = I64(0)
@@ -313,7 +317,8 @@ class _InPlaceTile:
             self.vectors.prefetch(self.b, builder.add(row_of_b, I64(v * self.vectors.lanes)))
 
     def prefetch_c(self) -> None:
-        """Prefetch the tile of C: a masked store fetches its line only when it executes, and later stores wait for it."""
+        """Prefetch the tile of C: without a prefetch, a masked store fetches its line only when it executes, and later
+        stores wait."""
         for row in self.of_c:
             for v in range(self.nv):
                 self.vectors.prefetch(row, v * self.vectors.lanes, write=True)
@@ -338,11 +343,11 @@ class _InPlaceTile:
 
 
 def stack_buffer(size: int) -> Callable[..., Any]:
-    """An intrinsic ``buffer(like)``: a 64-byte aligned pointer to ``size`` elements of the dtype of ``like`` on the
-    stack.
+    """Return an intrinsic ``buffer(like)``: a 64-byte aligned pointer to ``size`` elements of the dtype of ``like`` on
+    the stack.
 
-    The elements are uninitialised and exist until the calling function returns. This is for kernels that must not
-    allocate.
+    The buffer's elements are uninitialised and exist until the calling function returns. The buffer is for kernels that
+    must not allocate memory.
     """
 
     @intrinsic

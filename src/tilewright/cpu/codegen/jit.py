@@ -1,4 +1,4 @@
-"""The processor for which Numba compiles in this process.
+"""Selects the processor and the instruction sets for which Numba compiles in this process.
 
 If the machine's description removes instruction sets, the compiler does not use them.
 """

@@ -1,4 +1,4 @@
-"""How compiled code reads a ``setting``: as a constant, or from the library's memory."""
+"""Lets compiled code read a ``setting``, as a constant or from the library's memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ for_library = False
 
 
 def reader(name: str, value: int) -> Any:
-    """A function without arguments, for compiled code, that returns the number."""
+    """Return a function without arguments, for compiled code, that returns the number of a ``setting``."""
 
     @intrinsic
     def read(typingctx: Any) -> Any:  # noqa: ARG001

@@ -1,4 +1,5 @@
-"""The words with which threads in machine code and Python communicate: mailboxes, calls, and sets of processors."""
+"""Layouts of the arrays of words by which threads in machine code and Python communicate: mailboxes, calls, and sets of
+processors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aligned buffers, and pointers into arrays."""
+"""Functions for compiled code that allocate aligned buffers and make pointers into arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from .vectors import Vectors
 
 @nb.njit(nogil=True)
 def aligned_buffer(size: int, like: np.ndarray) -> np.ndarray:
-    """An uninitialised 1-D array of ``size`` elements of the dtype of ``like``, which begins on a 64-byte boundary."""
+    """Return an uninitialised 1-D array of ``size`` elements of the dtype of ``like``, which begins on a 64-byte
+    boundary."""
     itemsize = like.itemsize
     raw = np.empty(size + ALIGNMENT // itemsize, dtype=like.dtype)
     skip = (-raw.ctypes.data % ALIGNMENT) // itemsize
@@ -128,8 +129,8 @@ prefetch_for_write: Callable[..., None] = _prefetch_for_write
 
 
 def has_rows(matrix: np.ndarray | tuple[np.ndarray, ...]) -> bool:
-    """For compiled code: whether the elements of a row are closer together than those of a column. ``matrix`` is a
-    matrix, or a tuple whose first element is one."""
+    """Return whether the elements of a row are closer together in memory than those of a column (for compiled code).
+    ``matrix`` is a matrix, or a tuple whose first element is a matrix."""
     raise NotImplementedError
 
 

@@ -1,7 +1,7 @@
 """Packing: copies part of a matrix of any strides to consecutive rows, with vector instructions.
 
-If the elements of a row are contiguous, forwards or backwards, rows are copied. If the elements of a column are
-contiguous, squares are transposed in registers. Any other matrix is gathered element by element.
+If the elements of a row are contiguous, forwards or backwards, packing copies rows. If the elements of a column are
+contiguous, packing transposes squares in registers. The elements of any other matrix are copied one by one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .vectors import I8, I32, Vectors, bits_of
 
 
 def square_transpose(vector_bits: int) -> Callable[..., None]:
-    """An intrinsic ``transpose(source, stride, target, ld)`` that transposes a square in registers.
+    """Return an intrinsic ``transpose(source, stride, target, ld)`` that transposes a square in registers.
 
-    The square has as many rows and columns as a vector has lanes. ``source`` points to its first element. The elements
-    of a column are contiguous, and columns are ``stride`` bytes apart. ``target`` receives the rows, ``ld`` elements
-    apart. Both distances may be negative.
+    The square has as many rows and columns as a vector has lanes. ``source`` points to the first element of the square.
+    The elements of a column of the source are contiguous, and its columns are ``stride`` bytes apart. ``target``
+    receives the rows of the square, ``ld`` elements apart. Both distances may be negative.
     """
 
     @intrinsic
@@ -57,7 +57,7 @@ def _emit(vectors: Vectors, source: Any, stride: Any, target: Any, ld: Any) -> N
 
 
 def exchanged(builder: Any, columns: list[Any]) -> list[Any]:
-    """The rows of a square whose columns are these vectors. There are as many vectors as each has lanes."""
+    """Return the rows of a square whose columns are given as vectors, as many vectors as each has lanes."""
     rows, lanes, block = list(columns), len(columns), 1
     while block < lanes:
         low, high = exchange(lanes, block)
@@ -69,7 +69,8 @@ def exchanged(builder: Any, columns: list[Any]) -> list[Any]:
 
 
 def exchange(lanes: int, block: int) -> tuple[list[int], list[int]]:
-    """The lanes of two concatenated rows that form the new upper and the new lower row when blocks are exchanged.
+    """Return the lanes of two concatenated rows that form the new upper and the new lower row when blocks are
+    exchanged.
 
     >>> exchange(4, 1), exchange(4, 2)
     (([0, 4, 2, 6], [1, 5, 3, 7]), ([0, 1, 4, 5], [2, 3, 6, 7]))
@@ -84,8 +85,8 @@ def _mask(lanes: list[int]) -> Any:
 
 
 def strided_copy(vector_bits: int) -> Callable[..., None]:
-    """An intrinsic ``copy(source, stride, target)``: it copies as many elements as a vector has lanes, which are
-    ``stride`` bytes apart, to contiguous elements."""
+    """Return an intrinsic ``copy(source, stride, target)`` that copies strided elements to contiguous elements. The
+    copied elements, as many as a vector has lanes, are ``stride`` bytes apart in ``source``."""
 
     @intrinsic
     def copy(typingctx: Any, source: Any, stride: Any, target: Any) -> Any:  # noqa: ARG001
@@ -108,11 +109,11 @@ def strided_copy(vector_bits: int) -> Callable[..., None]:
 
 
 def vector_copy(vector_bits: int, *, backwards: bool = False) -> Callable[..., None]:
-    """An intrinsic ``copy(source, target, ahead)`` that copies one vector, and prefetches the line ``ahead`` elements
-    after ``source``.
+    """Return an intrinsic ``copy(source, target, ahead)`` that copies one vector, and prefetches the line ``ahead``
+    elements after ``source``.
 
-    With ``backwards`` the vector is reversed: ``source`` points to the element that becomes the first of ``target``,
-    and the others precede it in memory.
+    With ``backwards`` the intrinsic reverses the vector; ``source`` then points to the element that becomes the first
+    of ``target``, and the other elements precede it in memory.
     """
 
     @intrinsic
@@ -144,16 +145,17 @@ _ROWS_AHEAD = 2
 
 
 def packer(vector_bits: int) -> Callable[..., None]:
-    """A compiled function ``pack(source, top, rows, left, columns, target, at, ld)``.
+    """Return a compiled function ``pack(source, top, rows, left, columns, target, at, ld)`` that packs part of a
+    matrix.
 
-    It writes ``target[at + r·ld + s] = source[top + r, left + s]`` for all ``rows`` and ``columns``. ``source`` is a
-    matrix with any strides, and ``target`` is a contiguous array of the same dtype. If ``ld`` is larger than the number
-    of columns, the elements between the rows are not written.
+    ``pack`` writes ``target[at + r·ld + s] = source[top + r, left + s]`` for all r < ``rows`` and s < ``columns``.
+    ``source`` is a matrix with any strides, and ``target`` is a contiguous array of the same dtype. If ``ld`` is larger
+    than ``columns``, the elements between the rows of ``target`` are not written.
 
-    A matrix is rarely in a near cache, and each row may be on another page, so that the hardware does not prefetch it.
-    Therefore the row below is prefetched while a row is copied. For a short row, the elements that follow it are
-    prefetched, too, because they are packed next. This makes packing 1.4 to 2 times as fast, and a product of 1000³ 4 %
-    faster.
+    A matrix is rarely in a near cache, and each row may be on another page, so that the hardware does not prefetch the
+    row. Therefore the row below is prefetched while a row is copied. For a short row, the elements that follow it in
+    memory are prefetched, too, because they are packed next. The prefetches of rows and elements make packing 1.4 to 2
+    times as fast, and a product of 1000³ 4 % faster.
     """
     transpose = square_transpose(vector_bits)
     gather = strided_copy(vector_bits)

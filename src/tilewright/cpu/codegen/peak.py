@@ -1,4 +1,4 @@
-"""A loop of multiply-adds alone, which measures the highest rate of a core."""
+"""Generates a loop of multiply-adds alone, which measures the highest rate of a core."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from .vectors import I32, Vectors, bits_of
 
 
 def fma_chains(chains: int, vector_bits: int) -> Callable[..., None]:
-    """An intrinsic ``run(steps, x)`` that does only fused multiply-adds, to measure the arithmetic peak of a core.
+    """Return an intrinsic ``run(steps, x)`` that does only fused multiply-adds, to measure the arithmetic peak of a
+    core.
 
-    ``x`` points to two float32 or float64 scalars: the multiplier and the addend. The first is overwritten at the end,
-    so that the compiler cannot remove the loop. Each step does ``chains`` independent vector FMAs, with all operands in
-    registers.
+    ``x`` points to two float32 or float64 scalars: the multiplier and the addend. The multiplier is overwritten at the
+    end, so that the compiler cannot remove the loop. Each step does ``chains`` independent vector FMAs, with all
+    operands in registers.
     """
 
     @intrinsic

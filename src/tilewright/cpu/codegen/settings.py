@@ -1,7 +1,8 @@
-"""Numbers of the machine that compiled code uses: sizes of caches and blocks, and numbers of cores.
+"""Holds the numbers of the machine that compiled code uses: sizes of caches and blocks, and numbers of cores.
 
-Code that is compiled in the process has them as constants. Code that was built before reads them from the library's
-memory, because it runs on machines with different caches. The process writes them there when it loads the library.
+Code that is compiled in this process contains these numbers as constants. Code that was built before, as a library,
+runs on machines with different caches; so it reads these numbers from the library's memory. The process writes the
+numbers to the library's memory when it loads the library.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ SETTINGS: dict[str, int] = {}
 
 
 class Setting(Deferred):
-    """A number of the machine. Compiled code and Python get the number by calling this object."""
+    """A number of the machine. A number of the machine, which Python and compiled code get by calling this object."""
 
     def __init__(self, name: str, value: int) -> None:
         self.value = int(value)
@@ -26,9 +27,9 @@ class Setting(Deferred):
 
 
 def setting(name: str, value: int) -> Setting:
-    """A number of the machine under a unique name.
+    """Declare a number of the machine under a unique name.
 
-    Kernels that are loaded again, to try another blocking, are compiled in the process; they do not change the number
-    in the library."""
+    Kernels that are loaded a second time, to try other block sizes, are compiled in the process; they do not change the
+    number in the library."""
     SETTINGS.setdefault(name, int(value))
     return Setting(name, value)

@@ -1,5 +1,5 @@
-"""Numbers that kernels and the generator share. They are in a separate module so that reading them needs no
-compiler."""
+"""Constants that kernels and the code generator share. The constants are in a separate module so that reading them
+needs no compiler."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The inner loops of a scheme such as Strassen's: operands are summed while they are packed, and a finished tile is
-added to several tiles of C.
+"""Generates the inner loops of a scheme such as Strassen's: operands are summed while they are packed, and a finished
+tile is added to several tiles of C.
 
-A product of such a scheme is (±A₁ ± A₂ …)·(±B₁ ± B₂ …), which is added with signs to several blocks of C. Operands are
-copied into panels anyway, so their sums need no further memory. A finished tile is in registers anyway, and from there
-it is added to every place that the scheme names.
+A product of a scheme such as Strassen's is (±A₁ ± A₂ …)·(±B₁ ± B₂ …), which is added with signs to several blocks of C.
+Operands are copied into panels anyway, so the sums of their blocks need no further memory. A finished tile is in
+registers anyway, and is added from the registers to every block of C that the scheme names.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _FIELDS = 3
 
 
 def spreading_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: int = 1) -> Callable[..., None]:
-    """A micro-kernel whose result is added, with signs, to several tiles in memory.
+    """Return a micro-kernel whose result is added, with signs, to several tiles in memory.
 
-    It returns an intrinsic ``micro(kc, a, b, tiles, terms, count)``, where ``kc``, ``a`` and ``b`` are those of
+    The result is an intrinsic ``micro(kc, a, b, tiles, terms, count)``, where ``kc``, ``a`` and ``b`` are those of
     ``micro_kernel``. ``tiles`` are contiguous tiles of mr × nv vectors, one after another. ``terms`` points to three
     64-bit integers for each of ``count`` terms: the number of a tile, the sign (1 or −1), and 1 if the tile is
     overwritten without being read.
@@ -47,7 +47,7 @@ def spreading_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unrol
 
 
 class _SpreadTile(MicroKernelEmitter):
-    """Prefetch of the tiles → loop over k → write-back to each of them."""
+    """A micro-kernel in three steps: it prefetches the tiles, loops over k, and writes the result back to each tile."""
 
     def spread(self, kc: Any, a: Any, b: Any, tiles: Any, terms: Any, count: Any) -> None:
         builder, index = self.builder, kc.type
@@ -75,9 +75,10 @@ class _SpreadTile(MicroKernelEmitter):
 
 
 def tile_adder(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
-    """An intrinsic ``add(tile, c, ldc, sign, overwrite)`` that adds a finished tile to C.
+    """Return an intrinsic ``add(tile, c, ldc, sign, overwrite)`` that adds a finished tile to C.
 
-    ``tile`` is contiguous. Rows of C have unit stride and are ``ldc`` elements apart. With ``overwrite`` C is not read.
+    ``tile`` is contiguous. Rows of C have unit stride and are ``ldc`` elements apart. With ``overwrite`` the tile
+    replaces the elements of C, which are not read.
     """
 
     @intrinsic
@@ -98,7 +99,7 @@ def tile_adder(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
 
 
 def tile_prefetch(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
-    """An intrinsic ``prefetch(c, ldc)`` that prefetches a tile of C that will be written soon."""
+    """Return an intrinsic ``prefetch(c, ldc)`` that prefetches a tile of C that will be written soon."""
 
     @intrinsic
     def prefetch(typingctx: Any, c: Any, ldc: Any) -> Any:  # noqa: ARG001
@@ -116,10 +117,10 @@ def tile_prefetch(mr: int, nv: int, vector_bits: int) -> Callable[..., None]:
 
 
 def row_adder(vector_bits: int) -> Callable[..., None]:
-    """An intrinsic ``add(target, source, count, sign, overwrite, ahead)`` that adds one row to a sum of rows.
+    """Return an intrinsic ``add(target, source, count, sign, overwrite, ahead)`` that adds one row to a sum of rows.
 
-    For x < ``count`` it computes target[x] = sign·source[x], plus the old target[x] unless ``overwrite`` is set. The
-    elements that are ``ahead`` after those of the source are prefetched: they are the row that is added next.
+    For x < ``count`` the intrinsic computes target[x] = sign·source[x], plus the old target[x] if ``overwrite`` is not
+    set. The elements of the row that is added next, ``ahead`` elements after those of the source, are prefetched.
     """
 
     @intrinsic
@@ -148,12 +149,12 @@ def row_adder(vector_bits: int) -> Callable[..., None]:
 
 
 def combiner(coefficients: Sequence[Sequence[int]], vector_bits: int) -> Callable[..., None]:
-    """An intrinsic ``combine(source, source_ld, target, target_ld, count)`` that computes the sums that a scheme
+    """Return an intrinsic ``combine(source, source_ld, target, target_ld, count)`` that computes the sums that a scheme
     multiplies.
 
-    ``coefficients`` has one row for each sum and one column for each term; its numbers are 0, 1 and −1. The terms are
-    rows of ``count`` elements, ``source_ld`` elements apart. The sums are written to rows ``target_ld`` elements apart.
-    ``count`` is rounded up to whole vectors.
+    ``coefficients`` has one row for each sum and one column for each term; its numbers are 0, 1 and −1. The terms of
+    the sums are rows of ``count`` elements, ``source_ld`` elements apart. The sums are written to rows of ``target``,
+    which are ``target_ld`` elements apart. ``count`` is rounded up to whole vectors.
     """
 
     @intrinsic

@@ -1,4 +1,4 @@
-"""The innermost loop of a matrix product, for any tile and vector width."""
+"""Generates the innermost loop of a matrix product, for any tile and vector width."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from .vectors import I64, Vectors, bits_of
 
 
 def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: int = 1) -> Callable[..., None]:
-    """The innermost loop of a matrix product: a tile of C of ``mr`` rows × ``nv`` vectors stays in registers for all
-    steps of k.
+    """Return the innermost loop of a matrix product, in which a tile of C of ``mr`` rows × ``nv`` vectors stays in
+    registers for all steps of k.
 
     The result is an intrinsic ``micro(kc, a, b, c, ldc, accumulate)`` for pointers to floats, doubles or integers:
 
-    - ``a``: ``mr`` rows of ``kc`` elements, ``a_stride`` elements apart. ``a_stride`` is a constant, so every row is an
-      offset in the instruction and needs no register;
-    - ``b``: a packed panel of ``kc`` × ``nv · lanes`` elements, one row after another;
-    - ``c``: the first element of the tile, whose rows are ``ldc`` elements apart and have unit stride;
-    - ``accumulate``: 0 overwrites C without reading it, and any other number adds to C. ``kc`` is at least 1.
+    - ``a`` points to ``mr`` rows of ``kc`` elements, ``a_stride`` elements apart. ``a_stride`` is a constant, so every
+      row is an offset in the instruction and needs no register;
+    - ``b`` points to a packed panel of ``kc`` × ``nv · lanes`` elements, one row after another;
+    - ``c`` points to the first element of the tile, whose rows are ``ldc`` elements apart and have unit stride;
+    - ``accumulate`` says what happens to C: 0 overwrites C without reading it, and any other number adds to C. ``kc``
+      is at least 1.
 
-    Each step of k loads ``nv`` vectors of B, and for each row broadcasts one element of A into ``nv`` fused
-    multiply-adds. This is an outer product, which reads memory ``mr + nv`` times for ``mr · nv`` vector operations.
-    ``unroll`` steps make one iteration of the loop. Every element of C is one chain of multiply-adds in the order of k,
-    so its bits depend neither on the tile nor on its position in the tile.
+    Each step of k loads ``nv`` vectors of B, and for each row of the tile broadcasts one element of A into ``nv`` fused
+    multiply-adds. Each step of k is an outer product, which reads memory ``mr + nv`` times for ``mr · nv`` vector
+    operations. ``unroll`` steps make one iteration of the loop. Every element of C is one chain of multiply-adds in the
+    order of k, so its bits depend neither on the tile nor on its position in the tile.
     """
 
     @intrinsic
@@ -48,17 +49,18 @@ def micro_kernel(mr: int, nv: int, vector_bits: int, a_stride: int, *, unroll: i
 def edge_kernel(
     mr: int, nv: int, vector_bits: int, *, unroll: int = 1, near: bool = False, follow: bool = False, pitch: int = 0
 ) -> Callable[..., None]:
-    """``micro_kernel`` for an A with any stride: ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)``.
+    """Return an intrinsic ``micro(kc, a, a_stride, b, c, ldc, accumulate, columns, ahead)`` like that of
+    ``micro_kernel``, for an A with any stride.
 
-    ``columns`` is the number of the tile's columns that are inside C. ``b`` is as wide as the whole tile. Its elements
-    beyond ``columns`` affect no element of C, and memory outside C is neither read nor written. A tile that is
-    completely inside C is written without masks.
+    ``columns`` is the number of the tile's columns that are inside C. Rows of the packed panel ``b`` are as wide as the
+    whole tile. Elements of ``b`` beyond ``columns`` affect no element of C, and memory outside C is neither read nor
+    written. A tile that is completely inside C is written without masks.
 
     Rows of ``b`` are ``pitch`` vectors apart, by default without gaps.
 
-    Unless ``near``, which means that A and B are in L2, each step prefetches a later step of B, and each iteration rows
-    of A below the tile. With ``follow`` each iteration also prefetches the line that is ``ahead`` elements after its
-    first element of B into L2.
+    ``near`` means that A and B are in L2. If ``near`` is False, each step prefetches a later step of B, and each
+    iteration prefetches rows of A below the tile. With ``follow`` each iteration also prefetches a line into L2: the
+    line that is ``ahead`` elements after the first element of B that the iteration reads.
     """
 
     @intrinsic
@@ -118,7 +120,7 @@ class MicroKernelEmitter:
         self.near, self.ahead, self.pitch = near, ahead, pitch or nv
 
     def emit(self, kc: Any, a: Any, b: Any, c: Any, ldc: Any, accumulate: Any, columns: Any = None) -> None:
-        """Emit the whole tile. With ``columns``, only this many of its columns are written."""
+        """Emit the whole tile. With ``columns``, only this many columns of the tile are written."""
         builder, index = self.builder, kc.type
         tile = self._first_sums()
         iterations = builder.udiv(kc, index(self.unroll))

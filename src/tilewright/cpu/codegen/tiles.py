@@ -1,24 +1,29 @@
-"""The innermost loop for narrow elements on tile registers (Intel AMX): one instruction multiplies two matrices of 1 KiB.
+"""Generates the innermost loop for narrow elements on tile registers (Intel AMX), where one instruction multiplies two
+matrices of 1 KiB.
 
-A tile register has 16 rows of 16 words of 32 bits. ``C += A·B`` for three tiles computes 16 × 16 sums over 16 words of
-k, each of which is a group of steps, as in ``cpu/codegen/dots.py``. A holds rows of the left operand as they are in
-memory. B holds rows of the right operand with a group of steps in each word, the layout in which ``word_packers`` packs
-it. An instruction is called by its name on x86:
+A tile register has 16 rows of 16 words of 32 bits. ``C += A·B`` for three tile registers computes 16 × 16 sums over 16
+words; each word holds a group of steps of k, as in ``cpu/codegen/dots.py``. The tile register A holds rows of the left
+operand as they are in memory. The tile register B holds rows of the right operand with a group of steps of k in each
+word, as ``word_packers`` packs them. The code refers to each instruction by its name on x86:
 
     tdpbssd     4 products of signed 8-bit integers for each word; exact modulo 2³²
     tdpbuud     the same of unsigned ones
     tdpbf16ps   2 products of bfloat16 for each word, whose sums are float32
 
-``tdpbf16ps`` adds the even products of the 16 words in one chain of multiply-adds and the odd products in another. Then
-it adds both chains, and adds that sum to C. A product of two bfloat16 numbers is exact in float32. So this is a sum of
-exact products in some order, and each product goes through at most k − 1 rounded additions. Therefore the classical
-bound γ_k·(|A||B|) holds. The last bits differ from those of a single float32 chain.
+For each sum, ``tdpbf16ps`` adds the products of the first halves of the 16 words in one chain of multiply-adds, and
+those of the second halves in another. At the end, ``tdpbf16ps`` adds the two chains of each sum, and adds the result to
+C. A product of two bfloat16 numbers is exact in float32. So each element of the result is a sum of exact products in
+some order, and each product goes through at most k − 1 rounded additions. Therefore the classical error bound
+γ_k·(|A||B|) holds for ``tdpbf16ps``. The last bits of the result of ``tdpbf16ps`` differ from those of a single chain
+of float32 multiply-adds.
 
-Denormal operands and sums are treated as zeros in every mode of the processor. Neither occurs if no product of two
-elements has an exponent below −112; the reason that ``cpu/codegen/dots.py`` gives holds for sums in any order.
+``tdpbf16ps`` treats denormal operands and sums as zeros in every mode of the processor. Neither operands nor sums are
+denormal if no product of two elements has an exponent below −112; the reason that ``cpu/codegen/dots.py`` gives holds
+for sums in any order.
 
-``VectorTiles`` does the same on any processor, by vectors and with tiles in memory. It handles denormal numbers
-correctly; if none occur, its bits are those of the instructions. It is slow.
+``VectorTiles`` computes the same on any processor, with vector instructions and with tiles in memory. ``VectorTiles``
+handles denormal numbers correctly; if none occur, its results have the same bits as those of the tile instructions. It
+is slow.
 """
 
 from __future__ import annotations
@@ -40,7 +45,8 @@ _POINTER = I8.as_pointer()
 
 
 class Tiles:
-    """Emits AMX instructions. Tiles are given by their numbers; pointers point to words, and strides count words."""
+    """Emits AMX instructions for tiles. Methods take tile registers by number; pointers point to words of 32 bits, and
+    strides count words."""
 
     def __init__(self, builder: Any, instruction: str) -> None:
         self.builder, self.instruction = builder, instruction
@@ -54,7 +60,7 @@ class Tiles:
         self._call("tileloadd64", I8(tile), *self._memory(pointer, stride))
 
     def store(self, tile: int, pointer: Any, stride: Any) -> None:
-        """Write the rows of a tile."""
+        """Write the rows of a tile to memory, ``stride`` words apart."""
         self._call("tilestored64", I8(tile), *self._memory(pointer, stride))
 
     def multiply_add(self, c: int, a: int, b: int) -> None:
@@ -69,7 +75,7 @@ class Tiles:
 
 
 class VectorTiles(Tiles):
-    """The same operations by vectors. A tile is 1 KiB on the function's stack."""
+    """The same operations by vectors. Tiles that are emulated with vectors: each is 1 KiB on the function's stack."""
 
     def __init__(self, builder: Any, instruction: str) -> None:
         super().__init__(builder, instruction)
@@ -134,7 +140,7 @@ class VectorTiles(Tiles):
         self.words.store(builder.bitcast(after, self.words.vector), of_c)
 
     def add_floats(self, x: Any, y: Any) -> Any:
-        """x + y, rounded to float32."""
+        """Return x + y, rounded to float32."""
         return self.floats.add(x, y)
 
     def multiply_add_floats(self, x: Any, y: Any, z: Any) -> Any:
@@ -170,15 +176,16 @@ _NAMES = {"bfloat16": "tdpbf16ps", "int8": "tdpbssd", "uint8": "tdpbuud"}
 
 
 def tile_kernel(kind: type[Tiles]) -> Callable[..., None]:
-    """An intrinsic ``block(kc, a, a_stride, b, b_stride, c, c_stride, more, down, across)``: up to 2 × 2 tiles of C.
+    """Return an intrinsic ``block(kc, a, a_stride, b, b_stride, c, c_stride, more, down, across)`` that computes up to
+    2 × 2 tiles of C.
 
-    ``kc`` and the strides count words; ``kc`` is a multiple of 16. ``down`` and ``across`` are the numbers of tiles of
-    C: 1 or 2.
+    ``kc`` and the strides count words of 32 bits; ``kc`` is a multiple of 16. ``down`` and ``across`` are the numbers
+    of tiles of C in a column and in a row: 1 or 2.
 
-    - ``a``: 16 rows for each tile down, as a pointer to elements: 8-bit integers, or 16-bit integers with the bits of
-      bfloat16;
-    - ``b``: ``kc`` rows of 16 words for each tile across;
-    - ``c``: sums of 32 bits, to which products are added; with ``more`` = 0 the products replace them.
+    - ``a`` points to 16 rows for each of the ``down`` tiles; the elements are 8-bit integers, or 16-bit integers with
+      the bits of bfloat16;
+    - ``b`` points to ``kc`` rows of 16 words for each of the ``across`` tiles;
+    - ``c`` points to sums of 32 bits, to which the products are added; with ``more`` = 0 the products replace the sums.
 
     All 16 rows and columns of every tile are read and written.
     """
@@ -290,8 +297,9 @@ _CONFIGURATION = bytes([1, *[0] * 15, *[4 * TILE, 0] * 8, *[0] * 16, *[TILE] * 8
 
 
 def tile_state(kind: type[Tiles]) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Intrinsics ``begin()`` and ``end()``: a thread's tile registers exist between the two calls. While they exist,
-    switching threads on the processor takes longer. Those of ``VectorTiles`` do nothing."""
+    """Return the intrinsics ``begin()`` and ``end()``: a thread's tile registers exist between the two calls. While a
+    thread's tile registers exist, switching threads on the processor takes longer. Those of ``VectorTiles`` do
+    nothing."""
 
     def emit_begin(builder: Any) -> None:
         data = ir.Constant(ir.ArrayType(I8, len(_CONFIGURATION)), bytearray(_CONFIGURATION))
@@ -302,7 +310,7 @@ def tile_state(kind: type[Tiles]) -> tuple[Callable[[], None], Callable[[], None
         _call_x86(builder, "tilerelease")
 
     def emit_nothing(builder: Any) -> None:
-        """Tiles in memory need no state."""
+        """Emit nothing, because tiles in memory need no state of the processor."""
 
     if kind is Tiles:
         return _state(emit_begin), _state(emit_end)

@@ -1,4 +1,4 @@
-"""The elements of all generators here: vectors of scalars in LLVM IR, and the loops around them."""
+"""Building blocks of the code generators: emit operations on vectors of scalars in LLVM IR, and loops over vectors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _POINTER = I8.as_pointer()
 
 
 def bits_of(scalar: Any) -> int:
-    """The width of a float, a double or an integer."""
+    """Return the width in bits of a float, a double or an integer type."""
     return {ir.FloatType: 32, ir.DoubleType: 64}.get(type(scalar)) or scalar.width
 
 
 class Vectors:
     """Emits operations on vectors of ``lanes`` scalars of one type, which is a float, a double or an integer.
 
-    Pointers point to scalars, and offsets count scalars. Only a scalar's alignment is assumed, because operands belong
-    to the caller.
+    Pointers point to scalars, and offsets count scalars. Loads and stores of vectors assume only the alignment of a
+    scalar, because operands belong to the caller.
     """
 
     def __init__(self, builder: Any, scalar: Any, lanes: int) -> None:
@@ -36,44 +36,45 @@ class Vectors:
     # ---- memory ------------------------------------------------------------------------------------------------------
 
     def at(self, pointer: Any, elements: Any) -> Any:
-        """The address of the vector that is ``elements`` (a constant or a value) after ``pointer``."""
+        """Return the address that is ``elements`` scalars (a constant or a value) after ``pointer``."""
         index = I64(elements) if isinstance(elements, int) else elements
         return self.builder.bitcast(self.builder.gep(pointer, [index]), self.vector.as_pointer())
 
     def load(self, pointer: Any, elements: Any = 0) -> Any:
-        """The vector that is ``elements`` after ``pointer``."""
+        """Load the vector that is ``elements`` scalars after ``pointer``."""
         load = self.builder.load(self.at(pointer, elements))
         load.align = self.itemsize
         return load
 
     def store(self, value: Any, pointer: Any, elements: Any = 0) -> None:
-        """Write a vector ``elements`` after ``pointer``."""
+        """Store a vector at the address that is ``elements`` scalars after ``pointer``."""
         self.builder.store(value, self.at(pointer, elements)).align = self.itemsize
 
     def scalar_at(self, pointer: Any, elements: int) -> Any:
-        """The scalar that is ``elements`` after ``pointer``."""
+        """Load the scalar that is ``elements`` scalars after ``pointer``."""
         return self.builder.load(self.builder.gep(pointer, [I64(elements)]))
 
     def mask(self, count: Any) -> Any:
-        """A mask of the lanes below ``count``, a 64-bit value. It has no lanes if ``count`` is 0 or less."""
+        """Return a mask of the lanes below ``count``, a 64-bit value. The mask has no lanes if ``count`` is 0 or
+        less."""
         numbers = ir.Constant(ir.VectorType(I64, self.lanes), list(range(self.lanes)))
         limit = Vectors(self.builder, I64, self.lanes).broadcast(count)
         return self.builder.icmp_signed("<", numbers, limit)
 
     def load_masked(self, mask: Any, pointer: Any, elements: Any = 0) -> Any:
-        """Load a vector. Lanes that are not in ``mask`` are zero, and their memory is not accessed."""
+        """Load the lanes that are in ``mask``; the other lanes are zero, and their memory is not accessed."""
         kind = ir.FunctionType(self.vector, [self.vector.as_pointer(), I32, mask.type, self.vector])
         function = self.declared(f"llvm.masked.load.{self._suffix}.p0", kind)
         return self.builder.call(function, [self.at(pointer, elements), I32(self.itemsize), mask, self.zero])
 
     def store_masked(self, mask: Any, value: Any, pointer: Any, elements: Any = 0) -> None:
-        """Write the lanes that are in ``mask``. The memory of the others is not accessed."""
+        """Store the lanes that are in ``mask``. The memory of the other lanes is not accessed."""
         kind = ir.FunctionType(ir.VoidType(), [self.vector, self.vector.as_pointer(), I32, mask.type])
         function = self.declared(f"llvm.masked.store.{self._suffix}.p0", kind)
         self.builder.call(function, [value, self.at(pointer, elements), I32(self.itemsize), mask])
 
     def prefetch(self, pointer: Any, elements: Any = 0, *, write: bool = False, level: int = 1) -> None:
-        """Prefetch a line of memory that will be needed soon into the cache of this level."""
+        """Prefetch a line of memory that will be needed soon into the cache of the given level."""
         kind = ir.FunctionType(ir.VoidType(), [_POINTER, I32, I32, I32])
         line = self.builder.bitcast(self.at(pointer, elements), _POINTER)
         self.builder.call(self.declared("llvm.prefetch.p0", kind), [line, I32(int(write)), I32(4 - level), I32(1)])
@@ -81,14 +82,14 @@ class Vectors:
     # ---- arithmetic --------------------------------------------------------------------------------------------------
 
     def broadcast(self, element: Any) -> Any:
-        """A vector whose lanes are all ``element``."""
+        """Return a vector whose lanes are all ``element``."""
         undefined = ir.Constant(self.vector, ir.Undefined)
         lane0 = self.builder.insert_element(undefined, element, I32(0))
         everywhere = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
         return self.builder.shuffle_vector(lane0, undefined, everywhere)
 
     def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
-        """x·y + z: rounded once for floats, modulo 2^bits for integers."""
+        """Return x·y + z: rounded once for floats, modulo 2^bits for integers."""
         if not self.is_float:
             return self.builder.add(self.builder.mul(x, y), z)
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
@@ -101,8 +102,8 @@ class Vectors:
     # ---- the module --------------------------------------------------------------------------------------------------
 
     def declared(self, name: str, kind: Any) -> Any:
-        """An LLVM intrinsic, by its name. llvmlite's declare_intrinsic supports neither vectors nor opaque pointer
-        types."""
+        """Declare an LLVM intrinsic by its name; llvmlite's declare_intrinsic supports neither vectors nor opaque
+        pointers."""
         module = self.builder.module
         return module.globals.get(name) or ir.Function(module, kind, name)
 
@@ -117,8 +118,8 @@ Values = list[Any]
 
 
 def emitted(kinds: str, vector_bits: int, emit: Callable[..., None]) -> Callable[..., None]:
-    """An intrinsic whose code ``emit(vectors, *args)`` writes. ``kinds`` has a letter for each argument: "i" for an
-    integer, "p" for a pointer to elements, all of the same type. ``"ip"`` is for ``f(count, x)``."""
+    """Return an intrinsic whose code ``emit(vectors, *args)`` writes. ``kinds`` has a letter for each argument: "i" for
+    an integer, "p" for a pointer to elements, all of the same type. ``"ip"`` is for ``f(count, x)``."""
 
     def run(typingctx: Any, *argument_types: Any) -> Any:  # noqa: ARG001
         pointer = argument_types[kinds.index("p")]
@@ -140,10 +141,11 @@ def emitted(kinds: str, vector_bits: int, emit: Callable[..., None]) -> Callable
 def counted_loop(
     builder: Any, start: Any, stop: Any, step: int, carried: Sequence[Any], body: Callable[[Any, Values], Values]
 ) -> tuple[Any, Values]:
-    """Emit a loop: ``body(index, values)`` returns new values, for index = start, start + step, … as long as a whole
-    step fits before ``stop``.
+    """Emit a loop for index = start, start + step, … as long as a whole step fits before ``stop``. In each step,
+    ``body(index, values)`` returns new values.
 
-    Returns the index of the first step that did not fit, and the last values; these are ``carried`` if no step fitted.
+    Returns the index of the first step that did not fit, and the values of the last step, or ``carried`` if no step
+    fitted.
     """
     before, head = builder.block, builder.append_basic_block("loop.head")
     inside, done = builder.append_basic_block("loop.body"), builder.append_basic_block("loop.done")
@@ -171,8 +173,8 @@ def vector_loop(
     vectors in an iteration.
 
     If the last vector is partial, ``load(pointer, index)`` and ``store(value, pointer, index)`` are masked for it:
-    elements from ``count`` on are not accessed, and zeros are loaded. ``chain`` is the number of a vector within its
-    iteration; the vectors of the remainder have chain 0.
+    elements from ``count`` on are not accessed, and ``load`` returns zeros for them. ``chain`` is the number of a
+    vector within its iteration; the vectors of the remainder have chain 0.
     """
     builder, lanes = vectors.builder, vectors.lanes
 
@@ -198,8 +200,8 @@ def vector_loop(
 
 
 def sum_of_lanes(vectors: Vectors, value: Any) -> Any:
-    """The sum of a vector's lanes as a scalar. Halves of the vector are added until one lane is left, in the same order
-    on all processors."""
+    """Return the sum of a vector's lanes as a scalar. The two halves of the vector are added, then the halves of the
+    result, until one lane is left; the order is the same on all processors."""
     builder, lanes = vectors.builder, vectors.lanes
     while lanes > 1:
         lanes //= 2
@@ -212,8 +214,8 @@ def sum_of_lanes(vectors: Vectors, value: Any) -> Any:
 
 
 def row_pointers(builder: Any, first: Any, stride: Any, rows: int, live: Any) -> Values:
-    """Pointers to ``rows`` rows. After the first ``live`` rows the last of them is repeated, so that all pointers may
-    be read."""
+    """Pointers to ``rows`` rows. After the first ``live`` rows, the pointer to the last of these rows is repeated, so
+    that all pointers may be read."""
     last = builder.sub(live, I64(1))
     pointers = []
     for row in range(rows):

@@ -1,10 +1,11 @@
 """Packing of narrow elements into words of 32 bits, each of which holds a group of consecutive steps of k of one row or
 column.
 
-A word has two elements of 16 bits or four of 8 bits; 8-bit integers can be widened to 16 bits. Steps beyond the end of
-k are zeros. If steps of k are contiguous in memory, words are loaded directly. If rows of A or columns of B are
-contiguous, vectors of each step are interleaved with those of the other steps. Both are transposed in registers if the
-target needs it. A matrix with neither order is gathered element by element.
+A word has two elements of 16 bits or four of 8 bits; 8-bit integers can be widened to 16 bits. Elements of a word
+beyond the end of k are zeros. If the elements of consecutive steps of k are contiguous in memory, words are loaded
+directly. If rows of A or columns of B are contiguous, vectors of each step are interleaved with those of the other
+steps. Loaded or interleaved words are then transposed in registers if the target needs it. A matrix without contiguous
+rows or columns is packed element by element.
 
 As in ``pack.py``, the elements that are packed next are prefetched.
 """
@@ -31,14 +32,15 @@ _ROWS_AHEAD = 2
 def word_packers(
     vector_bits: int, *, least_bits: int = 8, first_high: bool = False
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Compiled functions ``pack_rows`` and ``pack_columns``, which pack elements of 8 or 16 bits as ``packer`` does.
+    """Return compiled functions ``pack_rows`` and ``pack_columns``, which pack elements of 8 or 16 bits as ``packer``
+    does.
 
     - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes the words ``low`` to ``low + kc`` of rows of A;
     - ``pack_columns(b, flip, low, kc, left, columns, target, at, ld)`` writes the same words of columns of B, with one
       row of the target for each step; the bits that are set in the word ``flip`` are inverted.
 
-    Elements of a word have at least ``least_bits`` bits. With ``first_high`` the first step is in the highest bits of a
-    word, not in the lowest.
+    Narrower elements are widened to ``least_bits`` bits in a word. With ``first_high`` the first of a word's steps of k
+    is in the highest bits of the word, not in the lowest.
     """
     order = vector_bits, least_bits, first_high
     rows_along, columns_across, columns_interleaved = _along(*order), _across(*order), _interleaved(*order)
@@ -116,12 +118,12 @@ class _Words:
             self.shifts.reverse()
 
     def elements(self, pointer: Any) -> Any:
-        """As many elements as a vector of words has, one after the other."""
+        """Load contiguous elements, as many as a vector of words has lanes."""
         memory = Vectors(self.builder, self.element, self.lanes * self.group)
         return self._widened(memory.load(pointer), ir.VectorType(ir.IntType(self.bits), memory.lanes))
 
     def along(self, pointer: Any) -> Any:
-        """Words that follow each other in memory, with all of their steps."""
+        """Load words that follow each other in memory, with all of their steps of k."""
         value = self.builder.bitcast(self.elements(pointer), self.words.vector)
         if self.shifts[0] == 0:
             return value
@@ -129,10 +131,10 @@ class _Words:
         return self.builder.or_(self.builder.shl(value, half), self.builder.lshr(value, half))
 
     def interleaved(self, rows: list[Any]) -> list[Any]:
-        """Vectors of words whose steps are in ``rows``, in their order.
+        """Return vectors of words, in order, whose steps of k are in ``rows``.
 
-        Processors interleave within parts of 128 bits: four words. So the elements of the same four words are brought to the
-        same part first.
+        Processors interleave within parts of 128 bits, which are four words. So the elements of the same four words are
+        first brought to the same part of 128 bits.
         """
         builder, parts, group = self.builder, self.lanes // 4, self.group
         fours = ir.VectorType(ir.IntType(4 * self.bits), parts * group)
@@ -160,7 +162,7 @@ class _Words:
         return self.builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, len(order)), order))
 
     def across(self, pointer: Any, step: Any) -> Any:
-        """The words of neighbours; the steps of each are ``step`` bytes apart."""
+        """Load the words of neighbouring rows or columns; the steps of k of each word are ``step`` bytes apart."""
         row, joined = Vectors(self.builder, self.element, self.lanes), self.words.zero
         for p, shift in enumerate(self.shifts):
             element = row.load(moved_by(self.builder, pointer, self.builder.mul(step, I64(p))))
@@ -168,7 +170,7 @@ class _Words:
         return joined
 
     def placed(self, element: Any, shift: int) -> Any:
-        """Elements at their place in words; of scalars, too."""
+        """Shift elements to their place in words; the elements may be vectors or scalars."""
         vector = isinstance(element.type, ir.VectorType)
         kinds = [
             ir.VectorType(ir.IntType(bits), self.lanes) if vector else ir.IntType(bits) for bits in (self.bits, 32)
@@ -183,13 +185,14 @@ class _Words:
 
 
 def moved_by(builder: Any, pointer: Any, distance: Any) -> Any:
-    """A pointer that is ``distance`` bytes further."""
+    """Return a pointer that is ``distance`` bytes after ``pointer``."""
     start = builder.bitcast(pointer, I8.as_pointer())
     return builder.bitcast(builder.gep(start, [distance]), pointer.type)
 
 
 class _WordCopy(NamedTuple):
-    """The arguments of ``_copy``, in the order of its parameters. A copy that does not use one gets 0."""
+    """The arguments of ``_copy``, in the order of its parameters. A copy that does not use one of the arguments gets 0
+    for it."""
 
     source: Any  # a pointer to elements
     step: Any  # bytes from an element of a word to the next, or from a vector to the next

@@ -1,1 +1,1 @@
-"""What the engine's kernels have in common: how products are cut, jobs, tiles, edges, and triangles."""
+"""Functions that the engine's kernels share: they cut products into jobs and tiles, and handle edges and triangles."""

@@ -1,7 +1,7 @@
 """Schemes that multiply 2×2 matrices of blocks with 7 products, as tables of terms, for any number of levels.
 
-Each of the 7 products multiplies a signed sum of blocks of A by a signed sum of blocks of B, and is added with signs to
-blocks of C.
+Each of the 7 products multiplies a signed sum of blocks of A by a signed sum of blocks of B, and its result is added
+with signs to blocks of C.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ STRASSEN = (
 
 
 def scheme_of_levels(levels: int) -> Scheme:
-    """Strassen's scheme on ``levels`` levels: 7^levels products of blocks, in a grid of 2^levels × 2^levels blocks.
+    """Return Strassen's scheme on ``levels`` levels: 7^levels products of blocks, in a grid of 2^levels × 2^levels
+    blocks.
 
     >>> scheme_of_levels(0)
     [([(0, 0, 1)], [(0, 0, 1)], [(0, 0, 1)])]
@@ -61,8 +62,8 @@ def _quarters(text: str) -> list[Term]:
 
 
 def coefficients(side: int) -> list[list[int]]:
-    """The coefficients of the scheme's sums of four quarters: one row for each product, and one column for each of the
-    quarters 11, 12, 21 and 22.
+    """Return the coefficients of the sums of quarters that the scheme multiplies: one row for each product, and one
+    column for each of the quarters 11, 12, 21 and 22.
 
     >>> coefficients(A)[:3]
     [[1, 0, 0, 1], [0, 0, 1, 1], [1, 0, 0, 0]]
@@ -72,11 +73,12 @@ def coefficients(side: int) -> list[list[int]]:
 
 
 def tables(schemes: Sequence[Scheme]) -> tuple[np.ndarray, np.ndarray]:
-    """The products of all ``schemes``, one scheme after another, as two arrays of integers that compiled code reads.
+    """Return the products of all ``schemes``, one scheme after another, as two arrays of integers that compiled code
+    reads.
 
     The first array has the axes [product, operand, term, (row, column, sign, first)]; ``first`` is 1 if no earlier
-    product of the scheme is added to that block of C. The second array has the axes [product, operand] and holds
-    numbers of terms.
+    product of the scheme is added to that block of C. The second array has the axes [product, operand] and holds the
+    number of terms of each operand.
     """
     flat = [product for scheme in schemes for product in scheme]
     terms = np.zeros((len(flat), 3, max(len(side) for product in flat for side in product), 4), np.int64)

@@ -1,9 +1,9 @@
 """Cuts a product for a team of threads: into groups of columns, panels, phases of k, bands of rows, and jobs.
 
-The columns of C are divided among groups of threads. Each group packs its own columns of B, so that a line of packed B
-is written and read by a few threads instead of all. When 16 threads of a Xeon shared one panel, packing it took a fifth
-of the time of a float64 product of 1,000³. The reason is that a thread can write a line only after the caches of all
-other threads that read it have dropped it.
+The columns of C are divided among groups of threads. Each group of threads packs its own columns of B, so that a line
+of packed B is written and read by a few threads instead of all. When 16 threads of a Xeon shared one panel, packing it
+took a fifth of the time of a float64 product of 1,000³. Packing a shared panel is slow because a thread can write a
+line only after the caches of all other threads that read the line have dropped it.
 
 The columns of a group are cut into panels, and k into phases, whose sizes NC and KC fit the caches
 (``kernels/blocking.py``). The rows of C are cut into bands, and the columns of a panel into parts; a part of a band is
@@ -33,11 +33,11 @@ PACKING, PACKING_BOTH = 4.0, 1.5
 
 
 class PackedBlocks:
-    """The block sizes of a kernel whose packed elements have from ``itemsize`` to 8 bytes.
+    """The block sizes of a kernel whose packed elements have at least ``itemsize`` and at most 8 bytes.
 
-    ``name`` is the name of the kernel's numbers in machine code. ``chosen`` has the tile, and the part of each cache
-    that may be used. A phase has at most ``kc`` steps, and at most ``chosen.kc_of_8_bytes`` steps if elements have 8
-    bytes.
+    ``name`` is the prefix of the names under which machine code reads the block sizes. ``chosen`` has the size of the
+    tile, and the part of each cache that may be used. A phase has at most ``kc`` steps of k, and at most
+    ``chosen.kc_of_8_bytes`` steps if elements have 8 bytes.
     """
 
     #: Whether a block has fewer rows where A has fewer: what follows its rows must not have a fixed place then.
@@ -57,32 +57,33 @@ class PackedBlocks:
 
     @property
     def params(self) -> dict[str, int]:
-        """The numbers of the kernel under the field's usual names."""
+        """The block sizes of the kernel, by their names, such as ``mc`` and ``kc``."""
         tile = {"mr": self.mr, "nv": self.chosen.nv, "vector_bits": self.chosen.vector_bits}
         return {**tile, "kc": self.kc, "mc": self.mc, "nc": self.nc}
 
     def number(self, name: str) -> codegen.Setting:
-        """One of the sizes, for compiled code."""
+        """Return the ``setting`` of one of the block sizes, for compiled code."""
         return codegen.setting(f"{self.name}.{name}", getattr(self, name))
 
     @property
     def corner(self) -> int:
-        """The number of elements that a block has from ``tile_at`` on."""
+        """The number of elements of a block from ``tile_at`` on."""
         return self.block - self.tile_at
 
     def block_of(self, m: int) -> int:
-        """The number of elements of the block of A of one thread, for a product with m rows."""
+        """Return the number of elements of the block of A of one thread, for a product with m rows."""
         return min(self.block, (m + self.mr) * self.a_stride + self.corner) if self.shortens else self.block
 
     def workspace(self, m: int, n: int, k: int, threads: int | None = None) -> int:
-        """The number of elements of the workspace for a product of this shape. m, n and k count packed elements."""
+        """Return the number of elements of the workspace for a product of this shape. m, n and k count packed
+        elements."""
         slivers, threads = -(-n // self.nr), threads or BLOCKS
         blocks = min(threads, -(-m // self.mr) * slivers)
         columns = min(n, self.nc) + min(threads, slivers) * self.nr  # panels of groups may each be wider by a sliver
         return (1 if threads == 1 else 2) * min(k, self.kc) * columns + blocks * self.block_of(m)
 
     def counters(self, m: int, n: int, k: int) -> int:
-        """The number of counters for a product of this shape. m, n and k count packed elements."""
+        """Return the number of counters for a product of this shape. m, n and k count packed elements."""
         slivers = -(-min(n, self.nc) // self.nr_of_8_bytes)
         groups = min(BLOCKS, slivers) if n <= self.nc or m <= block_rows(self.mc, 4) else 1
         bands = groups * -(-m // self.mc)  # of all groups together
@@ -96,21 +97,22 @@ class PackedBlocks:
 
 @codegen.register_jitable
 def part_start(length: int, parts: int, index: int) -> int:
-    """Where part ``index`` of ``length`` begins. The parts differ by at most one; the larger ones come first."""
+    """Return where part ``index`` begins when ``length`` is cut into ``parts`` parts. The lengths of the parts differ
+    by at most one; the longer parts come first."""
     return index * (length // parts) + min(index, length % parts)
 
 
 @codegen.register_jitable
 def block_rows(mc: int, itemsize: int) -> int:
-    """The number of rows of a block of A with elements of ``itemsize`` bytes, if a block of 8-byte elements has ``mc``
-    rows."""
+    """Return the number of rows of a block of A whose elements have ``itemsize`` bytes. A block of 8-byte elements has
+    ``mc`` rows."""
     return mc * 8 // max(4, itemsize)
 
 
 @codegen.register_jitable
 def most_bands(m: int, mr: int) -> int:
-    """The largest number of bands into which m rows are cut: bands of four tiles, or of one tile if it has the 32 rows
-    of tile registers.
+    """Return the largest number of bands into which m rows are cut. The smallest bands have min(4·mr, 32) rows: four
+    tiles, or one tile if it has the 32 rows of tile registers.
 
     With fewer bands, several threads pack the same band: a bfloat16 product of 256³ took a quarter longer on 16 cores
     of a Xeon."""
@@ -119,12 +121,12 @@ def most_bands(m: int, mr: int) -> int:
 
 @codegen.register_jitable
 def bands_and_parts(m: int, slivers: int, threads: int, itemsize: int, mr: int, mc: int) -> tuple[int, int]:
-    """The numbers of bands of rows, and of parts of a panel's slivers, for a group of threads in a phase. A single
-    thread gets as few as possible.
+    """Return the numbers of bands of rows, and of parts of a panel's slivers, for a group of threads in a phase. For a
+    single thread both numbers are as small as possible.
 
-    A thread continues with the same band, whose rows of A it packs once, as long as the band has parts left. Every band
+    A thread continues with one band, whose rows of A it packs once, as long as the band has parts left. Every band
     reads the whole panel of B, so there are no more bands than threads need: with bands of 24 rows, a rate of 150
-    GFLOPS needs 12 GB/s of B.
+    GFLOPS reads 12 GB/s of B.
     """
     fewest = math.ceil(m / block_rows(mc, itemsize))
     if threads == 1:
@@ -136,8 +138,8 @@ def bands_and_parts(m: int, slivers: int, threads: int, itemsize: int, mr: int, 
 
 @codegen.register_jitable
 def groups_of(m: int, vectors: int, lanes: int, threads: int, nv: int, packing: float) -> int:
-    """The number of groups of equal size into which threads are divided, so that each group has at least ``nv`` vectors
-    of columns.
+    """Return the number of groups of equal size into which threads are divided, so that each group has at least ``nv``
+    vectors of columns.
 
     A thread reads m·groups/threads rows of A and n/groups columns of B; a column of B takes ``packing`` times as long
     as a row of A.
@@ -155,8 +157,8 @@ def groups_of(m: int, vectors: int, lanes: int, threads: int, nv: int, packing: 
 
 @codegen.register_jitable
 def panels_of(slivers: int, most: int, groups: int) -> int:
-    """The number of panels of each group, for a product with this many slivers. If there were a single group, its panel
-    would have at most ``most`` slivers.
+    """Return the number of panels of each group, for a product with this many slivers. If there were a single group,
+    its panel would have at most ``most`` slivers.
 
     >>> panels_of(128, 128, 2), panels_of(129, 128, 1), panels_of(1563, 128, 2)
     (1, 2, 13)
@@ -165,7 +167,7 @@ def panels_of(slivers: int, most: int, groups: int) -> int:
 
 
 class Cut(NamedTuple):
-    """How a product is cut. All groups of threads have the same numbers."""
+    """How a product is cut. The numbers by which a product is cut, which are the same for all groups of threads."""
 
     groups: int  # of threads
     slivers: int  # of a group
@@ -187,11 +189,12 @@ def cut(
     vector_bytes: int,
     nc: int,
 ) -> Cut:
-    """How a product of m rows and ``vectors`` vectors of columns is cut.
+    """Return how a product of m rows and ``vectors`` vectors of columns is cut.
 
-    If there are too many columns for one panel, there is one group, unless the rows of A are one block; then groups
-    have smaller panels. Without groups, a product of 64×50,000×64 took half as long again on two cores of a Zen 4 that
-    share no last-level cache, because a thread waits long for lines that the other has written.
+    If there are too many columns for one panel, there is one group of threads. But if all rows of A fit into one block,
+    there are several groups of threads, with smaller panels. Without groups, a product of 64×50,000×64 took 1.5 times
+    as long on two cores of a Zen 4 that share no last-level cache, because each thread waits long for lines that the
+    other thread has written.
     """
     most = nc // (nv * lanes)
     one_block = m <= block_rows(mc, vector_bytes // lanes)
@@ -204,7 +207,7 @@ def cut(
 
 @codegen.register_jitable
 def phases_of(how: Cut, deep: int) -> int:
-    """The number of phases of a group: ``deep`` for each of its panels."""
+    """Return the number of phases of a group, which is ``deep`` for each of the group's panels."""
     return math.ceil(how.slivers / how.wide) * deep
 
 
@@ -212,8 +215,8 @@ def phases_of(how: Cut, deep: int) -> int:
 
 
 class JobCounters(NamedTuple):
-    """The positions of the counters of a group's list. Counter 0 is the number of jobs that threads have taken from the
-    list."""
+    """The positions of the counters of a group's list of jobs. Counter 0 of a group's list is the number of jobs that
+    threads have taken from the list."""
 
     done: int  # of each job that multiplies: the phases that have finished it
     packed: int  # of each phase: its packing jobs that are done
@@ -223,7 +226,7 @@ class JobCounters(NamedTuple):
 
 @codegen.register_jitable
 def job_counters(how: Cut, phases: int) -> JobCounters:
-    """The counters of a group's list, each on a cache line of its own."""
+    """Return the counters of a group's list of jobs, each on a cache line of its own."""
     packed = LINE * (1 + how.bands * how.parts)
     taken = packed + LINE * phases
     return JobCounters(LINE, packed, taken, taken + LINE * phases * how.bands)
@@ -231,11 +234,11 @@ def job_counters(how: Cut, phases: int) -> JobCounters:
 
 @codegen.register_jitable
 def job_of(number: int, packings: int, jobs: int, before: int, last: int) -> tuple[int, int, bool]:
-    """The phase of job ``number`` of a list, the job's number within the phase, and whether it packs.
+    """Return the phase of job ``number`` of a list, the job's number within the phase, and whether the job packs.
 
-    A phase has ``packings`` jobs that pack and ``jobs`` jobs that multiply; ``last`` is the last phase. The list begins
-    with the packing jobs of the first phase. The packing jobs of each further phase come after ``before`` multiplying
-    jobs of the phase before it.
+    A phase has ``packings`` jobs that pack and ``jobs`` jobs that multiply; ``last`` is the last phase. The list of
+    jobs begins with the packing jobs of the first phase. The packing jobs of each further phase come after ``before``
+    multiplying jobs of the phase before it.
     """
     if number < packings:
         return 0, number, True
@@ -250,8 +253,8 @@ def job_of(number: int, packings: int, jobs: int, before: int, last: int) -> tup
 
 @codegen.njit(nogil=True)
 def next_job(counters, taken, bands, parts, home):
-    """Take the next part of the band ``home``. If that band has none left, take a part of the first later band that has
-    one. Returns (band, part)."""
+    """Take the next part of the band ``home``. If the band ``home`` has no part left, take a part of the first later
+    band that has one. Returns (band, part)."""
     for x in range(bands):
         band = (home + x) % bands
         part = codegen.take_below(counters, taken + band * LINE, parts)

@@ -1,11 +1,13 @@
-"""What the kernels for narrow elements (int8, int16, bfloat16, float16) have in common: the choice of the instruction,
-block sizes, and tiles of C. They use dot-product instructions (``cpu.kernels.*_dots``) or tile registers (``*_tiles``).
+"""Functions that the kernels for narrow elements (int8, int16, bfloat16, float16) share: the choice of the instruction,
+block sizes, and tiles of C. These kernels use dot-product instructions (``cpu.kernels.*_dots``) or tile registers
+(``*_tiles``).
 
-A packed element is a word of 32 bits, which holds a group of steps of k (``cpu/codegen/dots.py``).
+A packed element of these kernels is a word of 32 bits, which holds a group of steps of k (``cpu/codegen/dots.py``).
 
 With tile registers, a tile of the driver has 32 rows and 64 columns: two blocks of 2 × 2 tile registers. A block is
-always multiplied as a whole, into a buffer; only the part of the buffer that is inside C is written to C. k is padded
-with zeros to a multiple of 16 words. A phase is up to 1,024 words deep, so that C is rarely read and written.
+always multiplied as a whole, into a buffer; only the part of the buffer that is inside C is written to C. With tile
+registers, k is padded with zeros to a multiple of 16 words. A phase of k is up to 1,024 words long, so that C is rarely
+read and written.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from .cuts import PackedBlocks
 
 class DotBlocks(PackedBlocks):
     """``PackedBlocks`` whose elements are words of 32 bits. After the words, a block of A stores the initial sum of
-    each row, which is a correction for unsigned operands and otherwise 0. Last comes the least magnitude of its
-    elements."""
+    each row, which is a correction for unsigned operands and otherwise 0. A block of A ends with the least magnitude of
+    the block's elements."""
 
     shortens = False
 
@@ -46,8 +48,9 @@ _INSTRUCTIONS: dict[str, tuple[tuple[str, str, int | None], ...]] = {
 
 
 def chosen_instruction(dtype: str, isa: Collection[str], vector_bits: int) -> tuple[str, str]:
-    """The instruction for a dtype, and the feature that provides it, on a processor with the features ``isa`` and
-    vectors of that width. Both are empty strings if there is none.
+    """Return the instruction for a dtype, and the feature that provides it, on a processor with the features ``isa``
+    and vectors of ``vector_bits`` bits. The instruction and the feature are empty strings if the processor has no such
+    instruction.
 
     >>> chosen_instruction("int8", {"sse2", "avx2", "fma"}, 256)
     ('vpmaddwd', 'sse2')
@@ -59,7 +62,7 @@ def chosen_instruction(dtype: str, isa: Collection[str], vector_bits: int) -> tu
 
 
 def dot_instruction_here(dtype: str) -> str:
-    """The instruction for a dtype on this machine.
+    """Return the dot-product instruction for a dtype on this machine.
 
     >>> dot_instruction_here("int16") in ("vpdpwssd", "vpmaddwd", "")
     True
@@ -72,8 +75,8 @@ _TILE_INSTRUCTIONS = {"int8": ("tdpbssd", "amx-int8"), "bfloat16": ("tdpbf16ps",
 
 
 def tile_instruction(dtype: str, isa: Collection[str]) -> tuple[str, str]:
-    """The instruction for tiles of a dtype, and the feature that provides it, on a processor with the features ``isa``.
-    Both are empty strings if there is none.
+    """Return the instruction for tiles of a dtype, and the feature that provides it, on a processor with the features
+    ``isa``. The instruction and the feature are empty strings if the processor has no such instruction.
 
     >>> tile_instruction("int8", {"amx-tile", "amx-int8"}), tile_instruction("int16", {"amx-tile", "amx-int8"})
     (('tdpbssd', 'amx-int8'), ('', ''))
@@ -83,8 +86,8 @@ def tile_instruction(dtype: str, isa: Collection[str]) -> tuple[str, str]:
 
 
 def tile_instruction_here(dtype: str) -> str:
-    """The instruction for tiles of a dtype on this machine; empty if there is none, or if Linux does not let this
-    process use it.
+    """Return the instruction for tiles of a dtype on this machine. The string is empty if the machine has no such
+    instruction, or if Linux does not let this process use it.
 
     >>> tile_instruction_here("int8") in ("tdpbssd", "")
     True
@@ -93,8 +96,8 @@ def tile_instruction_here(dtype: str) -> str:
 
 
 def instruction_names(isa: Collection[str], vector_bits: int) -> str:
-    """A line of text: the instructions for narrow elements on a processor with these features, and the features that
-    provide them.
+    """Return a line of text that names the instructions for narrow elements on a processor with these features, and the
+    features that provide them.
 
     >>> instruction_names({"sse2", "avx2", "avxvnni"}, 256)
     'int8 by vpdpbusd (avxvnni), int16 by vpdpwssd (avxvnni), bfloat16 converted (no avx512bf16), float16 converted'
@@ -110,7 +113,8 @@ def instruction_names(isa: Collection[str], vector_bits: int) -> str:
 
 
 def compiled_dots(blocks: DotBlocks, instruction: str | Mapping[int, str]) -> Callable[..., None]:
-    """``edges.compiled_tile`` for words. Its tile has one more argument: a pointer to the initial sum of each row.
+    """Compile a tile of words like ``edges.compiled_tile``, with one more argument: a pointer to the initial sum of
+    each row.
 
     ``tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, start)``.
     """
@@ -148,20 +152,22 @@ SMALL_PIECES = 1
 
 @codegen.register_jitable
 def least_exponent(least: int) -> int:
-    """The biased exponent of a magnitude that ``cpu.codegen.least_magnitude`` returned; 512 if all elements are
+    """Return the biased exponent of a magnitude that ``cpu.codegen.least_magnitude`` returned; 512 if all elements are
     zeros."""
     return (least + 1) >> 7
 
 
 @codegen.register_jitable
 def no_denormals(of_a: int, of_b: int, least_exponents: int) -> bool:
-    """Whether products of elements with at least these magnitudes can never lead to a denormal operand or sum."""
+    """Return True if no operand and no sum can be denormal when the elements of A and B have at least these
+    magnitudes."""
     of_a, of_b = least_exponent(of_a), least_exponent(of_b)
     return min(of_a, of_b) > 0 and of_a + of_b >= least_exponents
 
 
 def least_of_rows(vector_bits: int) -> Callable[..., int]:
-    """A compiled function ``least(rows, count, target, at, ld)``: the least magnitude in rows of ``count`` words."""
+    """Return a compiled function ``least(rows, count, target, at, ld)``: the least magnitude in rows of ``count``
+    words."""
     least = codegen.least_magnitude(vector_bits)
 
     @codegen.njit(nogil=True)
@@ -180,8 +186,8 @@ def least_of_rows(vector_bits: int) -> Callable[..., int]:
 
 
 def accumulation_buffer(c: np.ndarray, space: np.ndarray) -> np.ndarray:
-    """The matrix in which sums are accumulated: ``c`` if it has the dtype of the workspace ``space``, otherwise
-    ``space`` in the shape of ``c``. For compiled code only."""
+    """Return the matrix in which sums are accumulated, which is ``c`` if ``c`` has the dtype of the workspace
+    ``space``, otherwise ``space`` in the shape of ``c``. For compiled code only."""
     raise NotImplementedError
 
 
@@ -201,12 +207,13 @@ LEAST_WORK, LEAST_SIDE = 100**3, 16
 
 
 def pays(m: int, n: int, k: int) -> bool:
-    """Whether a product is large enough for whole tiles to be faster."""
+    """Return whether a product is large enough to be faster with tile registers, though whole tiles are computed."""
     return min(m, n) >= LEAST_SIDE and m * n * k >= LEAST_WORK
 
 
 class TileBlocks(PackedBlocks):
-    """``PackedBlocks`` of words whose buffer for a tile has one more row, for sums, and one more number."""
+    """``PackedBlocks`` of words for tile registers. After the buffer for a tile there is one more row, for sums, and
+    one more number."""
 
     shortens = False
 
@@ -220,14 +227,14 @@ class TileBlocks(PackedBlocks):
         self.block += rows_beyond + COLUMNS + 1
 
     def workspace(self, m: int, n: int, k: int, threads: int | None = None) -> int:
-        """The number of elements of the workspace for a product of this shape. m, n and k count packed elements, or are
-        larger."""
+        """Return the number of elements of the workspace for a product of this shape. m, n and k are numbers of packed
+        elements, or larger."""
         return super().workspace(m, n, whole_tiles(k), threads)
 
 
 @codegen.register_jitable
 def whole_tiles(words: int) -> int:
-    """The number of words, rounded up to a multiple of 16.
+    """Return the number of words, rounded up to a multiple of 16.
 
     >>> whole_tiles(0), whole_tiles(1), whole_tiles(32)
     (0, 16, 32)
@@ -236,11 +243,11 @@ def whole_tiles(words: int) -> int:
 
 
 def tile_packers(vector_bits: int) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Compiled functions ``pack_rows(a, top, rows, low, kc, target, at)`` and ``pack_columns(b, low, kc, left, columns,
-    target, at, ld)``. They are ``word_packers`` that write words of zeros after the last step of k.
+    """Return compiled functions ``pack_rows(a, top, rows, low, kc, target, at)`` and ``pack_columns(b, low, kc, left,
+    columns, target, at, ld)``. Both functions are ``word_packers`` that write words of zeros after the last step of k.
 
-    Rows of A are an odd number of cache lines apart (``row_words``), so that they fall into all sets of a cache. The
-    gaps between them are filled with zeros, too.
+    Rows of packed A are an odd number of cache lines apart (``row_words``), so that they are spread over all sets of a
+    cache. The gaps between rows of packed A are filled with zeros, too.
     """
     pack_a, pack_b = codegen.word_packers(vector_bits)
 
@@ -269,7 +276,7 @@ def tile_packers(vector_bits: int) -> tuple[Callable[..., None], Callable[..., N
 
 @codegen.register_jitable
 def row_words(kc: int) -> int:
-    """The number of words from one packed row of A to the next."""
+    """Return the number of words from one packed row of A to the next."""
     return kc | codegen.TILE
 
 
@@ -277,7 +284,7 @@ def row_words(kc: int) -> int:
 def fetch_rows(c, top, rows, left, columns):
     """Fetch the lines of a tile of C, which may be in the caches of other processors, while the tile is multiplied.
 
-    So int8 and bfloat16 products of 2,048³ take 5 % less time on 16 cores of a Xeon."""
+    With ``fetch_rows``, int8 and bfloat16 products of 2,048³ take 5 % less time on 16 cores of a Xeon."""
     itemsize = codegen.itemsize(c)
     if c.strides[1] == itemsize:
         for r in range(top, top + rows):
@@ -286,15 +293,16 @@ def fetch_rows(c, top, rows, left, columns):
 
 
 def tile_product(kind: type[codegen.Tiles]) -> Callable[..., None]:
-    """A compiled function ``multiply(kc, a, b, width, rows, columns, sums, stride, more, of_a)``.
+    """Return a compiled function ``multiply(kc, a, b, width, rows, columns, sums, stride, more, of_a)`` that multiplies
+    with tile registers.
 
     ``a`` points to the rows of a tile of the driver, which are ``row_words(kc)`` words apart; ``b`` points to a sliver
-    of ``kc`` rows of ``width`` words; ``sums`` points to rows of sums, ``stride`` apart. The products are added to the
-    sums, or replace them if ``more`` is 0. Rows and columns are rounded up to multiples of 16. ``of_a`` is an array of
-    the dtype of A.
+    of ``kc`` rows of ``width`` words; ``sums`` points to rows of sums, ``stride`` sums apart. The products are added to
+    the sums, or replace them if ``more`` is 0. The numbers of rows and columns that are multiplied are rounded up to
+    multiples of 16. ``of_a`` is an array of the dtype of A.
 
     Tile registers read 64 bytes in each cycle of arithmetic, as many as the second-level cache delivers. Multiplying in
-    pieces of k that stay in the first-level cache was no faster, because the sums are then read and written again.
+    pieces of k that stay in the first-level cache was no faster, because each piece reads and writes the sums again.
     """
     block, tile = codegen.tile_kernel(kind), codegen.TILE
 

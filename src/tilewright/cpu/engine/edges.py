@@ -1,4 +1,4 @@
-"""Tiles for every edge of C: the generated micro-kernel in four sizes, into which any C can be cut."""
+"""Tiles for every edge of C: the generated micro-kernel in four sizes of tiles, into which any C can be cut."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LEAN = codegen.setting("lean", FAR or (machine().vector_bits or 128) <= 256)
 
 @codegen.register_jitable
 def line_of_tile(x: int, lines: int) -> int:
-    """Which line of B tile ``x`` prefetches for the next sliver, of the ``lines`` that an iteration reads. Lines of
-    different pairs come first, because L2 fetches lines in pairs.
+    """Return which line of B tile ``x`` prefetches for the next sliver, of the ``lines`` lines that an iteration reads.
+    Lines of different pairs are prefetched first, because L2 fetches lines in pairs.
 
     >>> [line_of_tile(x, 8) for x in range(9)]
     [0, 2, 4, 6, 1, 3, 5, 7, 0]
@@ -27,19 +27,21 @@ def line_of_tile(x: int, lines: int) -> int:
 
 
 def compiled_tile(blocks: PackedBlocks, *, lean: Callable[[], int] = LEAN) -> Callable[..., None]:
-    """A compiled function ``tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, x, near)``.
+    """Return a compiled function ``tile(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, x, near)`` that
+    computes one tile.
 
-    It computes one tile of MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements are inside C.
-    These four tiles serve every edge: any C of at least 20 rows and 6 vectors can be cut into such heights and widths.
+    The tile has MR or MR − 1 rows and NV or NV − 1 vectors, of which ``columns`` elements are inside C. Two heights and
+    two widths of tiles serve every edge: any C of at least 20 rows and 6 vectors can be cut into them.
 
     ``x`` is the tile's number in its band, and ``near`` is a ``jobs.Near``. If tiles are ``lean``, the first tile of a
-    band prefetches the sliver, so it is in L2 for the other tiles. If rows of A are in L2, too, the other tiles
-    prefetch neither.
+    band prefetches the sliver of B, so the sliver is in L2 for the other tiles. If rows of A are in L2, too, the other
+    tiles prefetch neither A nor the sliver of B.
 
-    Without these prefetches, products of float64 take 2 to 5 % less time on a Xeon whose cores each run another program
-    as well. Instead, each iteration of the other tiles prefetches a line of the next sliver, if there is one. With both
-    changes, products from 768³ on take 5 to 9 % less time on one thread of a Xeon with 2 MB of L2, and up to 3 % more
-    on Zen 4.
+    Without the prefetches of A and of the sliver, products of float64 take 2 to 5 % less time on a Xeon whose cores
+    each run another program as well. Instead, each iteration of a tile that prefetches neither A nor its sliver
+    prefetches a line of the next sliver, if there is one. Prefetching the next sliver instead of A and the present
+    sliver makes products from 768³ on take 5 to 9 % less time on one thread of a Xeon with 2 MB of L2, and up to 3 %
+    more on Zen 4.
     """
     chosen = blocks.chosen
     mr, nv, bits, unroll = chosen.mr, chosen.nv, chosen.vector_bits, chosen.unroll

@@ -1,24 +1,25 @@
 """The driver of all kernels that pack: threads take jobs from shared lists, one list for each group of threads.
 
-The tile is NV vectors wide and MR rows high, as in cpu/register_tile. The loops over panels around it become one flat
-list of jobs. A shared counter gives each thread of a group the next job:
+A tile of C is NV vectors wide and MR rows high, as in cpu/register_tile. The loops over panels around the tile become
+one flat list of jobs. Threads of a group get their jobs from a shared counter:
 
     pack B₀ | multiply ½ | pack B₁ | multiply ½ | multiply ½ | pack B₂ | multiply ½ | …
             └─── phase 0 ─────────────────────┘ └─── phase 1 ───────────────────┘
 
-A phase is KC steps of k for a panel of columns of C. The jobs that pack B for the next phase are in the middle of this
-phase, and write to the other of two buffers. So a panel is packed long before it is needed, and a late thread finds
-work instead of waiting at a barrier.
+A phase is KC steps of k for a panel of columns of C. The jobs that pack B for the next phase are in the middle of the
+present phase's jobs, and write to the other of two buffers. So a panel of B is packed long before it is needed, and a
+late thread finds work instead of waiting at a barrier.
 
-A job waits only for earlier jobs of its list, so threads cannot deadlock. When the list of a group is done, its threads
-help with the list of the next group. The phases of an element of C are added in order, each as one chain of
-multiply-adds. So the bits of the element depend neither on the number of threads nor on how m and n are cut.
+A job waits only for earlier jobs of its list, so threads cannot deadlock. When the list of a group of threads is done,
+its threads help with the list of the next group. The sums that the phases of k add to an element of C are added in
+order, each as one chain of multiply-adds. So the bits of an element of C depend neither on the number of threads nor on
+how m and n are cut.
 
 The jobs of a phase are bands of rows of C, which are cut into parts of a panel's columns. A thread takes the next part
 of the band whose rows of A it packed last. If that band has no part left, the thread takes a part of the next band that
 has one. ``engine/cuts.py`` computes groups, panels, bands and parts.
 
-The driver does not depend on dtypes: ``team_product`` makes it from functions that pack A, pack B and write C.
+The driver does not depend on dtypes: ``team_product`` makes a driver from functions that pack A, pack B and write C.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ STEPS = 8
 
 @codegen.register_jitable
 def lies_well(a: np.ndarray, word: int, whole_tiles: bool) -> bool:
-    """Whether rows of A need no packing: the elements of a row are contiguous, and rows consist of whole words of
-    ``word`` bytes. ``whole_tiles`` means that no tile has fewer rows than a kernel computes.
+    """Return whether rows of A need no packing: the elements of a row are contiguous, and rows consist of whole words
+    of ``word`` bytes. ``whole_tiles`` means that no tile has fewer rows than the kernel computes.
     """
     words = (a.ctypes.data | a.strides[0] | a.shape[1] * a.itemsize) % word == 0
     return words and whole_tiles and a.strides[1] == a.itemsize and a.strides[0] > 0
@@ -70,12 +71,13 @@ def lies_well(a: np.ndarray, word: int, whole_tiles: bool) -> bool:
 
 @codegen.register_jitable
 def displaced(stride: int, m: int, mc: int, itemsize: int, threads: int) -> bool:
-    """Whether the threads should pack A, because its rows displace each other from a cache.
+    """Return whether the threads should pack A, because rows of A displace each other from a cache.
 
-    The m rows of A are ``stride`` bytes apart, a multiple of a high power of two. If a block of MC rows of 8-byte
-    elements has more rows in the same sets of the second-level cache than these can hold, rows displace each other. If
-    the last-level cache is fast, a few threads read the lines from it as fast as they need them: without packing,
-    products of 512³ to 4,096³ took up to 8 % less on Zen 4. If it is slow, tiles need rows in L2 (``engine/edges.py``).
+    The m rows of A are ``stride`` bytes apart, a multiple of a high power of two. Rows displace each other if a block
+    of MC rows of 8-byte elements has more rows in the same sets of the second-level cache than these sets can hold.
+    From a fast last-level cache, a few threads read lines as fast as they need them: without packing, products of 512³
+    to 4,096³ took up to 8 % less time on Zen 4. If the last-level cache is slow, tiles need rows of A in L2
+    (``engine/edges.py``).
     """
     rows = min(m, block_rows(mc, itemsize))
     return threads >= MANY() and rows * min(stride & -stride, WAY) > L2() * 3 // 4
@@ -83,7 +85,7 @@ def displaced(stride: int, m: int, mc: int, itemsize: int, threads: int) -> bool
 
 @codegen.register_jitable
 def nothing(a, rows, kc, words, apart, target):
-    """The default of ``note_rows``: does nothing."""
+    """Do nothing; this is the default of the parameter ``note_rows`` of ``team_product``."""
 
 
 # ---- what a driver's functions pass to each other --------------------------------------------------------------------
@@ -91,7 +93,7 @@ def nothing(a, rows, kc, words, apart, target):
 
 
 class StepsOfK(NamedTuple):
-    """The steps of k that are multiplied at once."""
+    """The steps of k over which one call of ``write`` multiplies."""
 
     kc: int
     accumulate: int  # not 0: the product is added to C
@@ -116,7 +118,7 @@ class Sliver(NamedTuple):
 
 
 class Near(NamedTuple):
-    """What the caches hold, or will need."""
+    """The data that caches hold, or that should be prefetched into them."""
 
     cached: bool  # whether the rows of A are in the second-level cache
     ahead: int  # elements from this sliver to the next one, if that should be prefetched, otherwise 0
@@ -124,9 +126,10 @@ class Near(NamedTuple):
 
 
 class _TeamProduct(NamedTuple):
-    """What all threads share. ``straight``: rows of A are read where they lie; ``adds``: 1 to add to C, otherwise 0;
-    ``reals``: packed elements for one of a symmetric C, otherwise 0; ``conjugated``: it is Hermitian; ``mirrors``: what is
-    below its diagonal is copied to the other side."""
+    """The numbers and arrays of a product, which all threads share. ``straight`` means that rows of A are read without
+    packing. ``adds`` is 1 to add to C, otherwise 0. ``reals`` is the number of packed elements for one element of a
+    symmetric C, otherwise 0. ``conjugated`` means that C is Hermitian. ``mirrors`` means that the elements below the
+    diagonal of C are copied to the other side."""
 
     a: Any
     b: Any
@@ -142,7 +145,8 @@ class _TeamProduct(NamedTuple):
 
 
 class _Division(NamedTuple):
-    """How workspace and counters are divided. The panels of all groups come first, then a block of A for each thread."""
+    """How the workspace and the counters are divided among threads. In the workspace, the panels of all groups come
+    first, then a block of A for each thread."""
 
     threads: int
     how: Cut
@@ -196,32 +200,33 @@ def team_product(
     any_height: bool = False,
     whole_bands: bool = False,
 ) -> Callable[..., None]:
-    """A compiled function ``product(a, b, c, m, n, k, space, counters)``, which every thread of a team must call.
+    """Return a compiled function ``product(a, b, c, m, n, k, space, counters)``, which every thread of a team must
+    call.
 
     ``m``, ``n`` and ``k`` count packed elements, and ``space`` holds such elements; k is cut at multiples of ``grain``.
-    The last two counters are the bits of ``triangle`` and the number of threads; all others are zero at first. Only
-    three compiled functions depend on the dtypes:
+    The last two elements of ``counters`` are the bits of ``triangle`` and the number of threads; all other elements are
+    zero at first. Only three compiled functions depend on the dtypes:
 
     - ``pack_rows(a, top, rows, low, kc, target, at, ld)`` writes steps ``low`` to ``low + kc`` of rows of A to
       ``target``, from element ``at`` on; the rows are then ``ld`` elements apart;
     - ``pack_columns(b, low, kc, left, columns, target, at, ld)`` writes the same steps of columns of B;
     - ``write(steps, a, a_stride, b, c, band, sliver, corner, near)`` multiplies a ``Band`` of rows by a ``Sliver`` of
-      packed columns, over the ``StepsOfK``, and stores the product in C or adds it to C. The rows begin at pointer
-      ``a`` and are ``a_stride`` apart. ``corner`` is a buffer for one tile. ``write`` contains the loop over tiles,
-      because each call of an inlined function counts references to its arrays.
+      packed columns, over the ``StepsOfK``, and stores the product in C or adds it to C. The rows of A begin at the
+      pointer ``a`` and are ``a_stride`` elements apart. ``corner`` is a buffer for one tile. ``write`` contains the
+      loop over tiles, because each call of an inlined function counts references to its arrays.
 
     With ``in_place`` the packed elements are elements of A, or whole words of them, and rows of A that need no packing
-    are read directly. For these rows ``note_rows(a, rows, kc, words, apart, target)`` is called instead of
-    ``pack_rows``, to find the facts that ``pack_rows`` finds; ``words`` points to the first row, and rows are
-    ``apart``. With ``any_height`` ``write`` needs no rows of zeros after the rows of low tiles. If ``pack_columns``
-    needs more than the matrix, ``b`` may be a tuple that begins with the matrix; in the same way ``c`` may be a tuple
-    that begins with C.
+    are read directly. For rows that are read directly, ``note_rows(a, rows, kc, words, apart, target)`` is called
+    instead of ``pack_rows``, to compute the numbers on rows that ``pack_rows`` computes; ``words`` points to the first
+    row, and rows are ``apart`` elements apart. ``any_height`` means that ``write`` needs no rows of zeros after the
+    rows of tiles that are lower than MR rows. If ``pack_columns`` needs more data than B, ``b`` may be a tuple that
+    begins with the matrix B; in the same way ``c`` may be a tuple that begins with C.
 
-    For a symmetric C (``engine/triangle.py``) the first tiles of a band may be left out. With ``whole_bands`` only
-    whole bands are left out, because ``write`` needs all tiles of a band.
+    For a symmetric C (``engine/triangle.py``), ``write`` may leave out the first tiles of a band. With ``whole_bands``,
+    only whole bands of a symmetric C are left out, because ``write`` needs all tiles of a band.
 
-    None of these functions is called for a product without elements or without steps. Raises MemoryError if ``space``
-    or ``counters`` is too small for one thread.
+    Neither ``pack_rows``, ``pack_columns`` nor ``write`` is called for a product without elements or without steps of
+    k. Raises MemoryError if ``space`` or ``counters`` is too small for one thread.
     """
     mr, vector_bytes = blocks.chosen.mr, blocks.chosen.vector_bits // 8
     steps_of_phase, steps_of_8_bytes, rows_of_block = (blocks.number(name) for name in ("kc", "kc_of_8_bytes", "mc"))
@@ -283,7 +288,7 @@ def _divider(blocks: PackedBlocks, grain: int) -> Callable[..., _Division]:
 
     @codegen.njit(nogil=True)
     def divide(m, vectors, k, deep, straight, planned, space, counters):
-        """Cut a product for as many of the ``planned`` threads as there is room for."""
+        """Cut a product for as many of the ``planned`` threads as the workspace and the counters have room for."""
         lanes = vector_bytes // codegen.itemsize(space)
         packing = PACKING if straight else PACKING_BOTH
         whole_block = elements_of_block()
@@ -316,7 +321,7 @@ def _worker(
 
     @codegen.njit(nogil=True, inline="always")
     def is_left_out(product, how, group, phase, band, part, lanes):
-        """Whether this part of a band lies above the diagonal of a symmetric C."""
+        """Return whether this part of a band lies above the diagonal of a symmetric C, and so is left out."""
         m, first = product.a.shape[0], phase.first + part_start(phase.end - phase.first, how.parts, part)
         tiles = math.ceil(m / mr)
         bottom = part_start(m, tiles, part_start(tiles, how.bands, band + 1))
@@ -325,7 +330,8 @@ def _worker(
 
     @codegen.njit(nogil=True, inline="always")
     def phase_of(product, how, group, number):
-        """Phase ``number`` of a list: all phases of k for a panel, then those for the next one."""
+        """Return phase ``number`` of a list, in which all phases of k for one panel come before those for the next
+        panel."""
         j, part = number // product.deep, number % product.deep
         low = part_start(product.k // grain, product.deep, part) * grain
         high = part_start(product.k // grain, product.deep, part + 1) * grain
@@ -336,7 +342,8 @@ def _worker(
 
     @codegen.njit(nogil=True)
     def work(product, how, group, home, block):
-        """Take jobs from the list of a group until none is left. A thread begins each phase with band ``home``."""
+        """Take jobs from the list of a group until none is left. The thread begins each phase with the band number
+        ``home``."""
         phases, jobs = phases_of(how, product.deep), how.bands * how.parts
         places = job_counters(how, phases)
         # A thread by itself packs a panel where the last one was, whose lines may still be in L2: after that one's last job.
@@ -387,7 +394,7 @@ def _packer_of_columns(blocks: PackedBlocks, grain: int, pack_columns: Callable[
 
     @codegen.njit(nogil=True, inline="always")
     def pack_sliver(b, low, kc, left, columns, panel, at, width):
-        """Pack columns of B in rows of ``width``, filled up with zeros."""
+        """Pack columns of B as rows of ``width`` elements, filled up with zeros."""
         pack_columns(b, low, kc, left, columns, panel, at, width)
         if columns < width:
             for row in range(at, at + kc * width, width):
@@ -396,14 +403,16 @@ def _packer_of_columns(blocks: PackedBlocks, grain: int, pack_columns: Callable[
 
     @codegen.njit(nogil=True, inline="always")
     def prefetch_rows(panel, at, size):
-        """Fetch the lines that will be packed next. Other threads read them in an earlier phase or product, and a line can
-        be written only when their caches have dropped it: on 16 cores of a Xeon that took six times as long as the copy."""
+        """Fetch the lines of the panel that will be packed next. Other threads read these lines in an earlier phase or
+        product, and a line can be written only when the caches of those threads have dropped it: on 16 cores of a Xeon,
+        waiting for the lines took six times as long as the copy."""
         for line in range(at, at + size, codegen.ALIGNMENT // codegen.itemsize(panel)):
             codegen.prefetch_for_write(codegen.offset(panel, line))
 
     @codegen.njit(nogil=True)
     def pack_part(product, how, group, phase, packings, index):
-        """Job ``index`` of those that pack a panel: of a row-major B some steps of k of all slivers, else one sliver."""
+        """Run job ``index`` of the jobs that pack a panel. A job packs some steps of k of all slivers if B is
+        row-major, otherwise one sliver."""
         b, panel, lanes = product.b, phase.panel, vector_bytes // codegen.itemsize(phase.panel)
         by_steps = codegen.has_rows(b)
         begin, stop, first, end = 0, phase.kc, phase.first + index, min(phase.end, phase.first + index + 1)
@@ -435,7 +444,7 @@ def _finder_of_rows(
 
     @codegen.njit(nogil=True)
     def find_rows(product, how, phase, band, block):
-        """A band's rows of A: packed into ``block``, or where they lie."""
+        """Return a band's rows of A: packed into ``block``, or in A itself if they need no packing."""
         a, low, kc, m = product.a, phase.low, phase.kc, product.a.shape[0]
         tiles = math.ceil(m / mr)
         top = part_start(m, tiles, part_start(tiles, how.bands, band))
@@ -462,7 +471,7 @@ def _multiplier(blocks: PackedBlocks, write: Callable[..., None], whole_bands: b
 
     @codegen.njit(nogil=True)
     def multiply_part(product, how, group, phase, band, part, rows, block):
-        """The job that multiplies ``part`` of a band: its slivers, one after the other."""
+        """Run the job that multiplies ``part`` of a band, one sliver after the other."""
         m, lanes, tiles = (
             product.a.shape[0],
             vector_bytes // codegen.itemsize(block),

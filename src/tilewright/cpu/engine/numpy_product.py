@@ -1,5 +1,5 @@
-"""NumPy's matmul, for dtypes that no kernel multiplies. It is not in the catalog, because it is neither a kernel nor a
-reference."""
+"""NumPy's matmul, for dtypes that no kernel multiplies. NumPy's matmul is not in the catalog of kernels, because it is
+neither a kernel nor a reference."""
 
 from __future__ import annotations
 

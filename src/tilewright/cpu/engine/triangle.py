@@ -1,9 +1,10 @@
 """Products whose C is known to be symmetric: the elements above the diagonal are not computed, but copied from below
 it.
 
-The rows of a tile are computed up to the diagonal element of the last row, so a few elements above the diagonal are
-computed, too. The other elements are copied by the thread that has just computed their mirror images, while these are
-in its cache. No element is both computed and copied, so threads need not wait for each other.
+All rows of a tile are computed up to the diagonal element of the tile's last row, so a few elements above the diagonal
+are computed, too. The other elements above the diagonal are copied by the thread that has just computed their mirror
+images, while the mirror images are in its cache. No element is both computed and copied, so threads need not wait for
+each other.
 
     ┌──┬──┬──┐
     │▓▓│░░│░░│    ▓ computed    ░ copied
@@ -12,8 +13,8 @@ in its cache. No element is both computed and copied, so threads need not wait f
     └──┴──┴──┘
 
 If B is Aᵀ, an element and its mirror image have the same bits, whichever of them is computed: both are the same chain
-of multiply-adds with exchanged factors. For complex numbers and other operands ``cpu/symmetric.py`` makes them equal
-near the diagonal.
+of multiply-adds with exchanged factors. For complex numbers, and for a B other than Aᵀ, ``cpu/symmetric.py`` makes
+mirror images near the diagonal equal.
 """
 
 from typing import Any
@@ -40,7 +41,7 @@ transposed = codegen.packer(machine().vector_bits or 128)
 
 @codegen.register_jitable
 def part_at(length: int, parts: int, place: int) -> int:
-    """The part, as ``part_start`` cuts them, that holds this place.
+    """Return the number of the part that contains ``place``, when ``length`` is cut as by ``part_start``.
 
     >>> [part_at(7, 3, place) for place in range(7)]
     [0, 0, 0, 1, 1, 2, 2]
@@ -52,7 +53,7 @@ def part_at(length: int, parts: int, place: int) -> int:
 
 
 def matrix_of(c: Any) -> Any:
-    """The matrix C of a kernel's argument ``c``, which may be a tuple that begins with C."""
+    """Return the matrix C of a kernel's argument ``c``, which may be a tuple that begins with C."""
 
 
 @codegen.overload(matrix_of)
@@ -82,7 +83,7 @@ def _mirror(c, top, bottom, left, right, conjugated):  # noqa: ARG001  # the two
 
 
 def conjugate(value: Any, conjugated: bool) -> Any:
-    """The value, or if ``conjugated`` its conjugate."""
+    """Return the value, or its conjugate if ``conjugated`` is True."""
 
 
 @codegen.overload(conjugate)
@@ -95,7 +96,7 @@ def _conjugate(value, conjugated):  # noqa: ARG001  # the two below take them
 
 @codegen.njit(nogil=True)
 def mirror_elements(c, top, bottom, left, right, conjugated):
-    """Does what ``mirror`` does, in squares whose rows take few cache lines."""
+    """Copy like ``mirror``, element by element, in squares whose rows take few cache lines."""
     for i in range(top, bottom, SQUARE):
         for j in range(left, right, SQUARE):
             for column in range(j, min(right, j + SQUARE)):
@@ -105,11 +106,11 @@ def mirror_elements(c, top, bottom, left, right, conjugated):
 
 @codegen.register_jitable
 def columns_of_tile(columns: int, left: int, end: int, reals: int) -> int:
-    """How many of a sliver's ``columns``, which begin with column ``left``, are computed in a tile whose rows end
-    before ``end``.
+    """Return how many of a sliver's ``columns``, which begin with column ``left``, are computed in a tile whose rows
+    end before ``end``.
 
-    If ``reals`` is 0 these are all columns. Otherwise C is symmetric, each of its elements has ``reals`` packed
-    elements, and the columns end with the last row's diagonal element.
+    If ``reals`` is 0, all columns are computed. If ``reals`` is not 0, C is symmetric, each element of C has ``reals``
+    packed elements, and the computed columns end with the diagonal element of the tile's last row.
 
     >>> columns_of_tile(64, 128, 140, 0), columns_of_tile(64, 128, 140, 1), columns_of_tile(64, 128, 140, 2)
     (64, 12, 64)
@@ -119,16 +120,16 @@ def columns_of_tile(columns: int, left: int, end: int, reals: int) -> int:
 
 @codegen.register_jitable
 def end_of_unit(m: int, tiles: int, units: int, row: int) -> int:
-    """The end of the rows that are computed together with this row. The m rows are cut into ``tiles``, and these into
-    ``units``."""
+    """Return the end of the rows that are computed together with ``row``. The m rows are cut into ``tiles`` tiles, and
+    the tiles into ``units`` units."""
     return part_start(m, tiles, part_start(tiles, units, part_at(tiles, units, part_at(m, tiles, row)) + 1))
 
 
 @codegen.njit(nogil=True)
 def mirror_band(c, conjugated, top, bottom, left, right, tiles, units):
-    """Copy finished rows ``top`` to ``bottom`` of these columns to the other side of the diagonal, except where
-    elements are computed there. In each unit of rows, the elements left of the last row's diagonal element are
-    copied."""
+    """Copy finished rows ``top`` to ``bottom`` of columns ``left`` to ``right`` to the other side of the diagonal.
+    Elements whose mirror images are computed are not copied: in each unit of rows, only the elements left of the last
+    row's diagonal element are copied."""
     m, column = c.shape[0], left
     far = min(bottom, max(top, end_of_unit(m, tiles, units, right - 1)))
     if far < bottom:  # every column is copied, in squares that vectors transpose

@@ -1,18 +1,21 @@
-"""The kernel for bfloat16 that uses an instruction with two multiply-adds to float32, in the time of one multiply-add
-of float32.
+"""The kernel for bfloat16 that uses an instruction which does two multiply-adds to a float32 sum in the time of one
+float32 multiply-add.
 
-C is float32, or float32 rounded once to bfloat16. ``vdpbf16ps`` rounds each multiply-add as float32 arithmetic does.
-Packing puts the first of two steps where the instruction begins, so in each phase an element has the bits of a float32
-chain of multiply-adds. A phase has as many words as a phase of ``cpu/packed`` has steps, and so twice as many steps.
+The sums are float32; C is float32, or bfloat16 that is rounded once from these sums. ``vdpbf16ps`` rounds each
+multiply-add as float32 arithmetic does. Packing puts the first of two steps of k in the half of a word with which the
+instruction begins. So, in each phase of k, the sum of an element of C has the same bits as a chain of float32
+multiply-adds. A phase of this kernel has as many words as a phase of ``cpu/packed`` has steps of k, and so twice as
+many steps.
 
-The instruction replaces denormal operands and sums by zeros, so only denormal numbers would be lost. None can occur if
-the least magnitude in a block of A times the least magnitude in a sliver of B is not very small
-(``cpu/codegen/dots.py`` gives the reason). Packing finds the least magnitude of A, and whether any element of B is
-below the square root of that bound. Only if one is, a pass over each sliver finds the least magnitude of B. If the
-product of both is too small, which is rare in practice, the same words are multiplied as float32.
+``vdpbf16ps`` replaces denormal operands and sums by zeros. No denormal number can occur if the least magnitude in a
+block of A times the least magnitude in a sliver of B is at least a bound, which is very small (``cpu/codegen/dots.py``
+gives the reason). Packing finds the least magnitude of A, and whether any magnitude in B is below the square root of
+the bound on their product. Only if a magnitude in B is below that square root, a pass over each sliver finds the least
+magnitude of B. If the product of both least magnitudes is below the bound, which is rare in practice, the same words
+are multiplied as float32.
 
-Between phases of k, a bfloat16 C is in the workspace as float32, as in ``cpu/half_floats``. If there is a single phase,
-its tiles are rounded in the first-level cache.
+Between phases of k, the sums of a bfloat16 C are kept in the workspace as float32, as in ``cpu/half_floats``. If k has
+a single phase, tiles of a bfloat16 C are rounded while they are in the first-level cache.
 """
 
 from collections.abc import Callable
@@ -28,8 +31,8 @@ from tilewright.kernels.blocking import Blocking, blocking
 def bfloat16_product(
     chosen: Blocking, instruction: str, *, least_exponents: int = dots.LEAST_EXPONENTS
 ) -> tuple[dots.DotBlocks, Callable[..., None]]:
-    """The blocks of the kernel, and a function ``multiply(a, b, c, wide, words, counters)`` that uses this instruction,
-    or none."""
+    """Return the blocks of the kernel, and its function ``multiply(a, b, c, wide, words, counters)``. The function uses
+    the instruction with the name ``instruction``, or vfmadd if the name is empty."""
     blocks = dots.DotBlocks(chosen)
     mr, nv, bits = chosen.mr, chosen.nv, chosen.vector_bits
     lanes, start_at = bits // 32, blocks.start_at - blocks.tile_at
@@ -54,7 +57,7 @@ def bfloat16_product(
 
     @codegen.njit(nogil=True)
     def careful(kc, a, a_stride, b, c, ldc, accumulate, rows, vectors, columns, start):
-        """A tile by multiply-adds of float32, one row after the other."""
+        """Compute a tile by multiply-adds of float32, one row after the other."""
         for r in range(rows):
             row, of_a = codegen.ahead(c, r * ldc), codegen.ahead(a, r * a_stride)
             if vectors == nv:
@@ -64,7 +67,7 @@ def bfloat16_product(
 
     @codegen.njit(nogil=True, inline="always")
     def write(steps, a, a_stride, b, c, band, sliver, corner, near):  # noqa: ARG001
-        """Write to the C of float32; when a row of a tile is complete, convert it into the caller's C."""
+        """Write a tile to the float32 copy of C; when a row of a tile is complete, convert it into the caller's C."""
         (kc, accumulate, ends), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
         narrow, wide, counters = c
         width = vectors * lanes

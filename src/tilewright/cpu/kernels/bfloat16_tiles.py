@@ -1,19 +1,22 @@
 """The kernel for bfloat16 on tile registers: one instruction multiplies 16 rows by 16 columns over 32 steps of k.
 
-C is float32, or float32 rounded once to bfloat16. ``tdpbf16ps`` adds exact products to float32 in a particular order.
-So the error bound is that of float32, but the last bits differ from those of ``cpu/bfloat16_dots``;
-``cpu/codegen/tiles.py`` describes both. The order depends only on k.
+The sums are float32; C is float32, or bfloat16 that is rounded once from these sums. ``tdpbf16ps`` adds exact products
+to float32 sums in a particular order. So the error bound of this kernel is that of float32, but its last bits differ
+from those of ``cpu/bfloat16_dots``; ``cpu/codegen/tiles.py`` describes the order of additions and the bound. The order
+of additions depends only on k.
 
-Denormal operands and sums would be treated as zeros. As in ``cpu/bfloat16_dots``, none can occur if the least magnitude
-in a block of A times the least magnitude in a sliver of B is not very small. Packing stores the least magnitude of A
-after the block. For B it only notes whether any element is below the square root of the bound; if one is, a pass over
-each sliver finds its least magnitude.
+``tdpbf16ps`` treats denormal operands and sums as zeros. As in ``cpu/bfloat16_dots``, no denormal number can occur if
+the least magnitude in a block of A times the least magnitude in a sliver of B is at least a bound, which is very small.
+Packing stores the least magnitude of a block of A after the block. For B, packing only notes whether any magnitude is
+below the square root of the bound on the product; if one is, a pass over each sliver finds the sliver's least
+magnitude.
 
-If the product of both magnitudes is too small, vectors multiply in the same order. Their bits are the same unless a
-number is denormal, so the bits do not depend on how C is cut.
+If the product of the least magnitudes of A and B is below the bound, vector instructions multiply instead of tile
+registers, in the same order. Vector instructions give the same bits as ``tdpbf16ps`` unless a number is denormal, so
+the bits do not depend on how C is cut.
 
-Between phases of k, a bfloat16 C is in the workspace as float32, as in ``cpu/half_floats``. A phase ends with an
-addition by vectors, which handles denormal numbers correctly.
+Between phases of k, the sums of a bfloat16 C are kept in the workspace as float32, as in ``cpu/half_floats``. At the
+end of a phase, the phase's sums are added to C by vector instructions, which handle denormal numbers correctly.
 """
 
 from collections.abc import Callable
@@ -29,7 +32,8 @@ GROUP = 2  # steps of k in a word
 def bfloat16_by_tiles(
     blocks: dots.TileBlocks, kind: type[codegen.Tiles], *, least_exponents: int = dots.LEAST_EXPONENTS
 ) -> Callable[..., None]:
-    """A function ``multiply(a, b, c, wide, space, counters)`` on tiles of this kind. ``wide`` is C as float32."""
+    """Return a function ``multiply(a, b, c, wide, space, counters)`` that uses tiles of this kind. ``wide`` is C as
+    float32."""
     bits, length = blocks.chosen.vector_bits, dots.COLUMNS
     lanes, half, row_words, fetch_rows = bits // 32, least_exponents // 2, dots.row_words, dots.fetch_rows
     packed_rows, packed_columns = dots.tile_packers(bits)
@@ -53,7 +57,7 @@ def bfloat16_by_tiles(
 
     @codegen.njit(nogil=True)
     def finish(wide, target, top, rows, left, columns, sums, beside, accumulate):
-        """Add the sums of earlier phases, in ``wide``, to those of a tile, and write them to ``target``."""
+        """Add the sums of earlier phases, in ``wide``, to the sums of a tile, and write the results to ``target``."""
         for r in range(rows):
             row = codegen.ahead(sums, r * length)
             if accumulate:

@@ -4,10 +4,11 @@ complex.
     (x + iy)·(u + iv) = [x y] · ⎡ u  v⎤      A stays as it lies: k complex numbers are a row of 2k real ones.
                                ⎣−v  u⎦      Each row of B is packed twice: as it lies, and times i.
 
-The product of the real matrices m × 2k and 2k × 2n is C in its own layout, m × 2n real numbers. So real and imaginary
-parts are never separated. This is the 1m method of Van Zee (SIAM J. Sci. Comput. 2020), with the roles of A and B
-exchanged, for rows. As in the formula, each product of elements takes four multiply-adds. Each real or imaginary part
-is one chain of 2k multiply-adds, so γ_2k bounds its error, and NaN and infinity occur where the formula has them.
+The product of the real matrices, m × 2k and 2k × 2n, is an m × 2n matrix of real numbers, which is how C is stored. So
+real and imaginary parts are never separated. This kernel uses the 1m method of Van Zee (SIAM J. Sci. Comput. 2020),
+with the roles of A and B exchanged because C is row-major. Each product of two complex elements takes four
+multiply-adds, as in the formula (x + iy)·(u + iv) = (xu − yv) + i(xv + yu). Each real or imaginary part is one chain of
+2k multiply-adds, so γ_2k bounds its error, and NaN and infinity occur where the formula gives them.
 """
 
 import numpy as np
@@ -43,13 +44,14 @@ def copy_rows(x, top, rows, left, columns, target, at, ld):
 
 @codegen.njit(nogil=True, inline="always")
 def pack_rows(a, top, rows, low, kc, target, at, ld):
-    """The ``pack_rows`` of ``team_product``, which counts real numbers: a step of k is half a complex number."""
+    """Pack rows of A for ``team_product``, which counts real numbers: a step of k is half a complex number."""
     copy_rows(a, top, rows, low // 2, kc // 2, target, at, ld)
 
 
 @codegen.njit(nogil=True, inline="always")
 def pack_columns(b, low, kc, left, columns, target, at, ld):
-    """The ``pack_columns`` of ``team_product``: each row of B is copied unchanged, and times i into the row below."""
+    """Pack columns of B for ``team_product``: each row of B is copied unchanged, and, multiplied by i, into the row
+    below."""
     copy_rows(b, low // 2, kc // 2, left // 2, columns // 2, target, at, 2 * ld)
     for row in range(at, at + kc * ld, 2 * ld):
         times_i(codegen.offset(target, row), codegen.offset(target, row + ld), ld)
@@ -57,7 +59,8 @@ def pack_columns(b, low, kc, left, columns, target, at, ld):
 
 @codegen.njit(nogil=True, inline="always")
 def write(steps, a, a_stride, b, c, band, sliver, corner, near):
-    """The ``write`` of ``team_product``: it writes to C as real numbers, directly or through ``corner``."""
+    """Multiply a band by a sliver for ``team_product``, and write to C as real numbers, directly or through
+    ``corner``."""
     (kc, accumulate, _), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
     for x in range(tiles):
@@ -76,7 +79,7 @@ def write(steps, a, a_stride, b, c, band, sliver, corner, near):
 
 @codegen.njit(nogil=True)
 def add_corner(corner, width, c, top, rows, left, columns, accumulate):
-    """Write a finished tile, in rows of ``width`` real numbers, to a C to which vectors cannot be written."""
+    """Write a finished tile, in rows of ``width`` real numbers, to a C whose strides do not allow stores of vectors."""
     for r in range(rows):
         for s in range(columns):
             element = complex(corner[r * width + 2 * s], corner[r * width + 2 * s + 1])

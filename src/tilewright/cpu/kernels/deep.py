@@ -1,16 +1,17 @@
 """The kernel for a small C and a very long k: k is cut into pieces, which threads share, and the products of the pieces
 are added in order.
 
-A C of 32 × 32 elements is too small to be divided among threads. So k is cut into at most 64 pieces, whose length
-depends only on k. The product of each piece is written to the workspace. The thread that finishes last adds these
-products in the order of k, so the bits depend neither on the number of threads nor on their timing. Operands are read
-without packing if possible:
+A C of 32 × 32 elements is too small to be divided among threads. So this kernel cuts k into at most 64 pieces, whose
+length depends only on k. The product over each piece of k is written to the workspace. The thread that finishes last
+adds the products of the pieces in the order of k, so the bits of C depend neither on the number of threads nor on their
+timing. This kernel reads operands without packing if possible:
 
 - Rows of B (or columns of A) of at least half a vector are multiplied in register tiles, with elements of A broadcast
-  from memory. Elements of 128 steps later are prefetched, because hardware prefetchers do not follow rows of B of half
-  a line. This is 2 to 3 times as fast.
-- Shorter rows are multiplied by dot products along k, with partial sums in the lanes of vectors. Two to four adjacent
-  columns have no unit stride along k, so shuffles separate them first, for as many steps as L1 can hold.
+  from memory. Elements of B that are 128 steps of k ahead are prefetched, because hardware prefetchers do not follow
+  rows of half a cache line. With these prefetches the loop is 2 to 3 times as fast.
+- Rows of less than half a vector are multiplied by dot products along k, with partial sums in the lanes of vectors. Two
+  to four adjacent columns of a row-major matrix have no unit stride along k, so shuffles first copy each to contiguous
+  memory, for as many steps as L1 can hold.
 """
 
 from tilewright.cpu import codegen
@@ -42,25 +43,26 @@ buffer_y = codegen.stack_buffer(COLUMNS * (KC + SPARE))
 
 @codegen.register_jitable
 def piece_length(k):
-    """The number of steps of k in a piece: a multiple of UNIT, at least SHORTEST, and a function of k alone."""
+    """Return the number of steps of k in a piece: a multiple of UNIT, at least SHORTEST, and a function of k alone."""
     return max(SHORTEST, -(-k // (PIECES * UNIT)) * UNIT)
 
 
 @codegen.register_jitable
 def piece_count(k):
-    """The number of pieces into which k is cut."""
+    """Return the number of pieces into which k is cut."""
     return max(1, -(-k // piece_length(k)))
 
 
 @codegen.register_jitable
 def area(m, n):
-    """The number of elements of a partial product, rounded up to whole tiles for both of its orientations."""
+    """Return the number of elements of a partial product, rounded up to whole tiles both for C and for its
+    transpose."""
     return -(-m // 16) * 16 * (-(-n // 16) * 16)
 
 
 @codegen.njit(nogil=True)
 def tiled(x, y, partial, pitch):
-    """Compute partial = X·Y, if the rows of Y have unit stride."""
+    """Compute partial = X·Y in register tiles; the rows of Y must have unit stride."""
     m, k = x.shape
     n = y.shape[1]
     size = codegen.itemsize(x)
@@ -99,7 +101,8 @@ def columns_to_rows(y, target):
 
 @codegen.njit(nogil=True)
 def dotted(x, y, partial, pitch):
-    """Compute partial = X·Y by dot products along k. An operand without unit stride along k is copied first."""
+    """Compute partial = X·Y by dot products along k. An operand without unit stride along k is first copied to
+    contiguous memory."""
     m, k = x.shape
     n = y.shape[1]
     size = codegen.itemsize(x)

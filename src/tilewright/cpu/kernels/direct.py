@@ -1,27 +1,29 @@
 """The kernel for small products, which reads operands without packing (S1.10), because packing would take as long as
 multiplying.
 
-Operands in the first-level cache are read as fast as a packed panel, so a small product needs only tiles. An element of
-A, with any strides, is broadcast from memory into the multiply-adds with up to NV vectors of a row of B. There is a
-tile for every height and width, whose last vector is masked. C is cut into tiles of nearly equal size, so only the
-masked lanes of the last vector compute unused elements.
+Operands in the first-level cache are read as fast as a packed panel, so a small product needs no packing, only tiles.
+An element of A, with any strides, is broadcast from memory into the multiply-adds with up to NV vectors of a row of B.
+There is a tile for every number of rows and of vectors of columns; the last vector is masked. C is cut into tiles of
+nearly equal size, so only the masked lanes of the last vector compute unused elements.
 
-Two units with a latency of four cycles are busy from eight accumulators on, so 8 rows are enough for a tile. But
-beginning a tile takes as long as ten steps of k. If there are few steps, tiles are as high as registers allow, up to 16
-rows: with 8 rows, batches of 12³ and 16³ in float32 took a third longer on Zen 4. If there are many steps, it is better
-that a tile prefetches the rows of the next tile, one line at each step. So tiles of one vector have as many rows as a
-line has elements: 16 for float32.
+Eight accumulators keep two multiply-add units with a latency of four cycles busy, so 8 rows are enough for a tile. But
+beginning a tile takes as long as ten steps of k. If k is small, tiles are as high as registers allow, up to 16 rows:
+with 8 rows, batches of 12³ and 16³ in float32 took a third longer on Zen 4. If k is large, it is better that a tile
+prefetches the rows of the next tile, one cache line at each step. So, for a large k, tiles of one vector have as many
+rows as a cache line has elements: 16 for float32.
 
-Operands may still come from memory. So each tile of the first panel prefetches the rows of A and C of the tile below
-it, and a part of the other panels of B. It prefetches one line at each step of k, because many prefetches at once would
-block the loads that the tile waits for. Without prefetching, operands from memory cost a third of the time of products
-of 100³ to 200³. In a batch of small products, tiles prefetch a later product instead.
+Operands of a small product may still come from memory. So each tile in the first panel of columns of C prefetches the
+rows of A and C for the tile below it, and a part of the other panels of B. A tile prefetches one line at each step of
+k, because many prefetches at once would block the loads that the tile waits for. Without prefetching, waiting for
+operands from memory takes a third of the time of products of 100³ to 200³. In a batch of small products, tiles prefetch
+the operands of a later product instead.
 
     for j in even steps of ≤ NV vectors       a panel of B's columns: K rows of it stay in the first-level cache
       for i in even steps of ≤ HEIGHTS        tile(rows, vectors): K steps in registers, one write
 
-If B has no unit stride along a row, it is copied first. If C has none, the product is computed in a buffer and then
-copied to C. A C of one column would use only one lane of each vector, so it is computed by dot products instead.
+If B has no unit stride along a row, B is first copied to rows with unit stride. If C has no unit stride along a row,
+the product is computed in a buffer and then copied to C. A C of one column would use only one lane of each vector, so
+it is computed by dot products instead.
 """
 
 import math
@@ -85,7 +87,7 @@ pack = codegen.packer(BITS)
 
 
 def suits(m: int, n: int, k: int) -> bool:
-    """Whether a product is small: by its sizes, or by the number of elements of A, B and C together."""
+    """Return whether a product is small: by its sizes, or by the number of elements of A, B and C together."""
     longest = max(m, n, k)  # compared first, for the products of long sides may not fit 64 bits
     most = ELEMENTS_OF_SLIM() if m >= SLIM[0] and SLIM[0] <= n <= SLIM[1] else ELEMENTS()
     return longest <= LARGEST() or (longest <= most and m * k + k * n + m * n <= most)
@@ -93,8 +95,8 @@ def suits(m: int, n: int, k: int) -> bool:
 
 @codegen.njit(nogil=True)
 def even(length, most):
-    """Cuts ``length`` into the fewest parts of at most ``most``. Returns the length of the shorter parts, the number of
-    parts that are one longer, and the number of the shorter ones."""
+    """Cut ``length`` into the fewest parts of at most ``most``. Returns the length of the shorter parts, the number of
+    parts that are longer by one, and the number of the shorter parts."""
     if length <= most:
         return length, 0, 1
     parts = (length + most - 1) // most
@@ -105,20 +107,21 @@ def even(length, most):
 
 @codegen.njit(nogil=True)
 def most_rows(nv, lanes, k):
-    """The number of rows of the highest tile with ``nv`` vectors, for k steps."""
+    """Return the number of rows of the highest tile with ``nv`` vectors of columns, for k steps."""
     most = max(lanes, codegen.LOW) if nv == 1 else codegen.LOW
     return HEIGHTS[nv - 1] if k < FEW_STEPS else min(HEIGHTS[nv - 1], most)
 
 
 @codegen.njit(nogil=True)
 def unit_stride(x):
-    """Whether the elements of a row are contiguous in memory."""
+    """Return whether the elements of a row are contiguous in memory."""
     return x.shape[1] == 1 or x.strides[1] == codegen.itemsize(x)
 
 
 @codegen.njit(nogil=True)
 def rows_like(x):
-    """An uninitialised matrix of the same shape, with unit stride along a row, whose rows begin on cache lines."""
+    """Return an uninitialised matrix of the shape of ``x``, with unit stride along a row, whose rows begin on cache
+    lines."""
     rows, columns = x.shape
     line = codegen.ALIGNMENT // codegen.itemsize(x)
     length = ((columns + line - 1) // line | 1) * line  # an odd number of lines: they fall into all sets of a cache
@@ -127,24 +130,24 @@ def rows_like(x):
 
 @codegen.njit(nogil=True)
 def better_transposed(m, n, a_row, a_column, b_row, b_column, c_row, one):
-    """Whether Cᵀ = Bᵀ·Aᵀ is the better problem, judged by sizes and strides. It is for a column-major matrix times a
-    vector."""
+    """Return whether Cᵀ = Bᵀ·Aᵀ is faster to compute than C = A·B, judged by sizes and strides. Cᵀ is faster for a
+    column-major matrix times a vector."""
     by_columns = n == 1 and m > 1 and a_row == one and a_column != one and c_row == one
     return by_columns or (m == 1 and n > 1 and b_row == one and b_column != one)
 
 
 @codegen.njit(nogil=True)
 def pace(rows, row, steps):
-    """The number of bytes by which a prefetch advances at each of ``steps`` steps, to cover ``rows`` rows that are
-    ``row`` bytes apart."""
+    """Return the number of bytes by which a prefetch advances at each of ``steps`` steps, to cover ``rows`` rows that
+    are ``row`` bytes apart."""
     step = rows * row // steps
     return step if abs(step) <= FARTHEST else 0
 
 
 @codegen.njit(nogil=True)
 def paces(a, b, c, mr):
-    """The numbers of bytes by which a tile of ``mr`` rows advances its prefetches in A, B and C: they cover as many
-    rows of A and C, and the same fraction of B."""
+    """Return the numbers of bytes by which a tile of ``mr`` rows advances its prefetches in A, B and C at each step.
+    The prefetches cover ``mr`` rows of A and of C, and the fraction ``mr`` / m of B."""
     (m, k), (a_row, a_column) = a.shape, a.strides
     # If the rows below are neighbours in memory, they are passed at the same step of k.
     of_a = a_column if abs(a_row) < abs(a_column) else pace(mr, a_row, k)
@@ -153,11 +156,11 @@ def paces(a, b, c, mr):
 
 @codegen.njit(nogil=True)
 def ahead_of(a, b, c, i, top, moves, all_of_b, only_a):
-    """The addresses from which a tile prefetches, and the bytes by which they advance, for the tile from row ``i`` on
-    of a first panel, with the paces ``moves``.
+    """Return the addresses from which a tile prefetches, and the bytes by which they advance at each step. The tile
+    begins at row ``i`` of the first panel; ``moves`` are the numbers that ``paces`` returned.
 
-    The prefetches cover A and C from row ``top`` on. They cover nothing of B if the panel is ``all_of_b``, and with
-    ``only_a`` neither B nor C."""
+    The prefetches of a tile cover A and C from row ``top`` on. The prefetches do not cover B if the panel is
+    ``all_of_b``, and with ``only_a`` they cover neither B nor C."""
     of_a, of_b, of_c = moves
     if all_of_b:
         of_b = 0
@@ -169,11 +172,13 @@ def ahead_of(a, b, c, i, top, moves, all_of_b, only_a):
 
 @codegen.njit(nogil=True)
 def tiles_in_batch(a, higher, lower, prefetching):
-    """The number of the next tiles that are computed as one batch. They have the same height; beginning each tile on
-    its own would take as long as ten steps of k. ``higher`` tiles are left, and then ``lower`` tiles with one row less.
+    """Return the number of the next tiles that are computed as one batch. Tiles of a batch have the same height;
+    beginning each tile on its own would take as long as ten steps of k. The next tiles are ``higher`` tiles of one
+    height, and then ``lower`` tiles with one row less.
 
-    If the tiles are ``prefetching``, the batch does not contain the last tile of all, which has no tile below it. It
-    has only one tile if rows are closer together than columns, because then each tile prefetches from another place.
+    If the tiles are ``prefetching``, the batch does not contain the lowest tile of C, which has no tile below it. A
+    batch of prefetching tiles has only one tile if rows of A are closer together than columns, because each tile then
+    prefetches from another place.
     """
     a_row, a_column = a.strides
     if prefetching and abs(a_row) < abs(a_column):
@@ -184,7 +189,8 @@ def tiles_in_batch(a, higher, lower, prefetching):
 
 @codegen.njit(stays_apart=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
 def dots(a, b, c):
-    """Multiply a row-major matrix by a column, two rows at a time. Each sum is spread over the lanes of vectors."""
+    """Multiply a row-major matrix by a column, two rows at a time. Each sum of the product is spread over the lanes of
+    vectors."""
     m, k = a.shape
     column, down = codegen.as_row(b, k), a.strides[0]
     for i in range(0, m, 2):
@@ -216,8 +222,8 @@ def _copy_rows(x, rows, columns, target, ld):  # noqa: ARG001  # the two below t
 
 @codegen.njit(nogil=True)
 def batch_products(a, b, c, count, step_a, step_b, step_c):
-    """Compute ``count`` products of the same shape. Each matrix is ``step_…`` bytes after that of the previous
-    product."""
+    """Compute ``count`` products of one shape. Each matrix of a product is ``step_…`` bytes after the same matrix of
+    the previous product."""
     m = a.shape[0]
     if count > 1 and step_b == 0 and step_a == m * a.strides[0] and step_c == m * c.strides[0]:
         a, c = as_strided(a, (count * m, a.shape[1]), a.strides), as_strided(c, (count * m, c.shape[1]), c.strides)
@@ -227,8 +233,8 @@ def batch_products(a, b, c, count, step_a, step_b, step_c):
 
 @codegen.njit(nogil=True)
 def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
-    """Compute the same products in tiles that prefetch what later tiles need, or with ``only_a`` only what they need of
-    A."""
+    """Compute products as ``batch_products`` does, in tiles that prefetch the data of later tiles; with ``only_a``,
+    only data of A."""
     m, k = a.shape
     n = b.shape[1]
     a_row, a_column = a.strides
@@ -303,8 +309,8 @@ def tiled_products(a, b, c, count, step_a, step_b, step_c, only_a):
 
 @codegen.njit(nogil=True)
 def triangle_part(a, b, c, i, stop, left, right, how):
-    """Compute rows ``i`` to ``stop`` of these columns of a symmetric C. Then mirror the elements left of these rows'
-    square on the diagonal, which is computed as a whole."""
+    """Compute rows ``i`` to ``stop`` of columns ``left`` to ``right`` of a symmetric C. The square of these rows on the
+    diagonal is computed as a whole; the elements left of the square are then mirrored."""
     if left >= right:
         return
     tiled_products(a[i:stop], b[:, left:right], c[i:stop, left:right], 1, 0, 0, 0, stop < c.shape[0])
@@ -314,8 +320,8 @@ def triangle_part(a, b, c, i, stop, left, right, how):
 
 @codegen.njit(nogil=True)
 def blocks_of(m, n, threads):
-    """The numbers of blocks of rows and of columns into which C is cut for threads. Square blocks read the least of A
-    and B."""
+    """Return the numbers of blocks of rows and of columns into which C is cut for threads. Square blocks read the
+    fewest elements of A and B."""
     best, across, along = m * n + READING * (m + n), 1, 1
     for p in range(1, min(threads, (m + FEWEST - 1) // FEWEST) + 1):
         q = min(threads // p, (n + FEWEST - 1) // FEWEST)

@@ -1,11 +1,13 @@
 """The kernel for float16 and bfloat16, which are multiplied as float32: they are widened while they are packed, and
 rounded once at the end.
 
-Between phases of k, C is in the workspace as float32. The last phase rounds each tile while it is in the cache. So no
-operand is copied as a whole. Each element is the element of the float32 product, rounded to nearest, or to infinity
-beyond the largest number.
+Between phases of k, the sums of C are kept in the workspace as float32. The last phase of k rounds each tile of C while
+the tile is in the cache. So neither A, B nor C is converted as a whole before or after the product. Each element of C
+is the element of the float32 product, rounded to the nearest number of C's dtype; beyond the largest number it is
+infinity.
 
-Numba has neither dtype. Compiled code sees float16 as unsigned and bfloat16 as signed 16-bit integers.
+Numba has neither dtype. Compiled code sees the elements of float16 as unsigned 16-bit integers, and those of bfloat16
+as signed 16-bit integers.
 """
 
 import numpy as np
@@ -24,7 +26,7 @@ tile = edges.compiled_tile(BLOCKS)
 
 @codegen.njit(nogil=True, inline="always")
 def write(steps, a, a_stride, b, c, band, sliver, corner, near):
-    """Write to the float32 C. When a row of a tile is complete, convert it and write it to the caller's C."""
+    """Write to the float32 C. When a row of a tile is complete, it is converted and written to the caller's C."""
     (kc, accumulate, ends), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
     narrow, wide = c
     width = vectors * LANES

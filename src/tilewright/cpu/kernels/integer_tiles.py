@@ -1,9 +1,10 @@
 """The kernel for 8-bit integers on tile registers: one instruction multiplies 16 rows by 16 columns over 64 steps of k.
 
-As in ``cpu/integer_dots``, C is int32 and exact modulo 2³², or as narrow as the operands. ``tdpbssd`` takes two signed
-operands and ``tdpbuud`` two unsigned ones, so no sum needs a correction. Each makes 1,024 multiply-adds in a cycle,
-eight times as many as ``vpdpbusd`` with two vector units. Whole tiles of an int32 C are summed directly in C. Other
-tiles, and all tiles of a narrow C, are summed in a buffer.
+As in ``cpu/integer_dots``, C is int32 and exact modulo 2³², or as narrow as the operands. The instruction ``tdpbssd``
+takes two signed operands and ``tdpbuud`` takes two unsigned operands, so no sum needs a correction. Each of these
+instructions makes 1,024 multiply-adds in a cycle, eight times as many as ``vpdpbusd`` with two vector units. Whole
+tiles of an int32 C are summed directly in C. Partial tiles, and all tiles of a C of 8-bit integers, are summed in a
+buffer.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ GROUP = 4  # steps of k in a word
 
 
 def integers_by_tiles(blocks: dots.TileBlocks, kind: type[codegen.Tiles]) -> Callable[..., None]:
-    """A function ``multiply(a, b, c, space, counters)`` on tiles of this kind."""
+    """Return a function ``multiply(a, b, c, space, counters)`` that uses tiles of this kind."""
     bits, length = blocks.chosen.vector_bits, dots.COLUMNS
     lanes, row_words, fetch_rows = bits // 32, dots.row_words, dots.fetch_rows
     packed_rows, pack_columns = dots.tile_packers(bits)
@@ -30,7 +31,7 @@ def integers_by_tiles(blocks: dots.TileBlocks, kind: type[codegen.Tiles]) -> Cal
 
     @codegen.njit(nogil=True)
     def move(c, top, rows, left, columns, sums, out):
-        """Move sums of a tile to C with ``out``, else from C."""
+        """Copy the sums of a tile to C if ``out`` is True, otherwise copy them from C."""
         for r in range(rows):
             row, of_c = codegen.ahead(sums, r * length), codegen.address(c, top + r, left)
             if out:

@@ -1,9 +1,9 @@
 """The kernel for 8-bit and 16-bit integers, which are multiplied in lanes of 16 bits. 8-bit integers are widened while
 they are packed.
 
-Products and sums are computed modulo 2⁸ or 2¹⁶, as in NumPy. The lower 8 bits of a result modulo 2¹⁶ are the result
-modulo 2⁸. So one tile serves signed and unsigned integers of 8 and 16 bits. No processor multiplies vectors of 8-bit
-integers without widening them at every step of k; packing widens them only once.
+Products and sums are computed modulo 2⁸ or 2¹⁶, as in NumPy. The lower 8 bits of a sum modulo 2¹⁶ are the sum modulo
+2⁸. So one micro-kernel serves signed and unsigned integers of 8 and 16 bits. x86 processors have no instruction that
+multiplies 8-bit integers lane by lane. Widening them at every step of k would be slow; packing widens them only once.
 """
 
 import numpy as np
@@ -22,8 +22,8 @@ tile = edges.compiled_tile(BLOCKS)
 
 @codegen.njit(nogil=True, inline="always")
 def write(steps, a, a_stride, b, c, band, sliver, corner, near):
-    """Write a tile through ``corner``, because C may be narrower than the tile. To accumulate, C is widened into
-    ``corner`` first."""
+    """Write a tile through ``corner``, because C may be narrower than the tile. To add the tile to C, C is first
+    widened into ``corner``."""
     (kc, accumulate, _), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
     width = vectors * LANES
     for x in range(tiles):

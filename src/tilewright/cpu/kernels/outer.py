@@ -1,18 +1,20 @@
-"""The kernel for a small k, with which writing C takes most of the time. C is written once, and bypasses the caches.
+"""The kernel for products with a small k, in which writing C takes most of the time. Each element of C is written once;
+if C is larger than the caches, its stores bypass the caches.
 
-At k = 4 an element of C costs 8 operations and 4 or 8 bytes, so the *writes* to memory determine the time. A store
-through the caches first fetches the line that it overwrites, so every byte of C is moved twice. Therefore a C larger
-than the caches is written by streaming stores, directly from the accumulators, at 41 GB/s instead of 25 GB/s; NumPy
-reaches 19 GB/s.
+At k = 4, each element of C takes 8 operations and the writing of 4 or 8 bytes, so the *writes* to memory determine the
+time. A store through the caches first fetches the line that it overwrites, so every byte of C is moved twice. Therefore
+a C larger than the caches is written by streaming stores, directly from the accumulators, at 41 GB/s instead of 25
+GB/s; NumPy reaches 19 GB/s.
 
-Streaming stores need every row of C to begin at a multiple of the vector size. If C is not streamed, its rows are
-prefetched while their sums are computed. Otherwise a store to a part of a cache line would fetch the line only when the
-store executes. This prefetch makes the product 2 to 3 times as fast.
+Streaming stores need every row of C to begin at a multiple of the vector size. If C cannot be written by streaming
+stores, its rows are prefetched while their sums are computed. Without such a prefetch, a store to a part of a cache
+line would fetch the line only when the store executes. Prefetching the rows of C makes the product 2 to 3 times as
+fast.
 
-Nothing is packed, because k elements of a row of A and k rows of B stay in L1 or L2. A larger B is cut into strips of
-columns, and all columns of C that belong to a strip are computed before the next strip. A buffer for finished tiles,
-which were then streamed to C row by row, was no faster than plain stores, because the core had nothing to compute while
-it waited for its stores.
+Neither A nor B is packed, because k elements of a row of A and k rows of B stay in L1 or L2. A B that is larger than
+these caches is cut into strips of columns, and all columns of C that belong to a strip are computed before the next
+strip. Collecting finished tiles in a buffer, and streaming them to C row by row, was no faster than plain stores,
+because the core had nothing to compute while it waited for the streaming stores.
 """
 
 from tilewright.cpu import codegen
@@ -43,10 +45,10 @@ buffer = codegen.stack_buffer(MR * NV * BITS // 32)
 
 
 def suits(m: int, n: int, k: int) -> bool:
-    """Whether k is small for a C of this size.
+    """Return whether k is small for a C of this size.
 
-    With more than 32 steps packing is faster if C has few rows or columns, and with more than 48 steps for every C. A
-    float64 product of 2,600 × 2,304 × 60 on a Xeon took 18.5 ms with packing and 25.7 ms without."""
+    For k above 32, packing is faster if C has few rows or columns; for k above 48, packing is faster for every C. A
+    float64 product of 2,600 × 2,304 × 60 on a Xeon took 18.5 ms with packing and 25.7 ms with this kernel."""
     most = 16 if m * n <= SMALL else 32 if min(m, n) < 384 else 48
     return 0 < k <= most and n >= 8 and m * n >= 65536
 
@@ -110,7 +112,7 @@ def outer(a, b, c, space, counters):
 
 @codegen.njit(nogil=True)
 def copy_tile(tile, pitch, c):
-    """Write a finished tile, in rows ``pitch`` apart, to a C without unit stride."""
+    """Write a finished tile, whose rows are ``pitch`` elements apart, to a C without unit stride."""
     rows, columns = c.shape
     for i in range(rows):
         for j in range(columns):

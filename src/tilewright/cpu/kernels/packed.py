@@ -1,10 +1,10 @@
 """The kernel for large products of floats, or of 32-bit or 64-bit integers, with any shape and any strides.
 
-B is packed by vectors without conversion (``cpu.codegen.packer``). Rows of A with contiguous elements are read
-directly, which saves 2 to 7 % of the time of products of sizes 384 to 3,000; other rows are packed
-(``jobs.lies_well``). Tiles are written directly to C. If vectors cannot write a tile, because rows of C have no unit
-stride or C has fewer rows than a tile, the tile is computed in a buffer and copied. ``engine/cuts.py`` explains how
-jobs and blocks are cut.
+B is packed with vector instructions, without conversion of its elements (``cpu.codegen.packer``). Rows of A with
+contiguous elements are read directly, which saves 2 to 7 % of the time of products of sizes 384 to 3,000; other rows
+are packed (``jobs.lies_well``). Finished tiles are written directly to C. If vectors cannot write a tile, because rows
+of C have no unit stride or C has fewer rows than a tile, the tile is computed in a buffer and copied.
+``engine/cuts.py`` explains how the product is cut into jobs and blocks.
 """
 
 from tilewright.cpu import codegen
@@ -24,7 +24,7 @@ pack, tile = codegen.packer(CHOSEN.vector_bits), edges.compiled_tile(BLOCKS)
 
 @codegen.njit(nogil=True, inline="always")
 def write(steps, a, a_stride, b, c, band, sliver, corner, near):
-    """The ``write`` of ``team_product``: it writes to C directly, or through ``corner``."""
+    """Multiply a band by a sliver for ``team_product``, and write to C directly, or through ``corner``."""
     (kc, accumulate, _), (top, tiles, low, higher), (left, columns, vectors) = steps, band, sliver
     width = vectors * (VECTOR_BYTES // codegen.itemsize(corner))
     for x in range(tiles):
@@ -42,8 +42,8 @@ def write(steps, a, a_stride, b, c, band, sliver, corner, near):
 
 @codegen.njit(nogil=True)
 def add_corner(corner, width, c, top, rows, left, columns, accumulate):
-    """Write a finished tile, in rows of ``width`` elements, to a C to which vectors cannot be written, or that has
-    fewer rows than any tile."""
+    """Write a finished tile, in rows of ``width`` elements, to C one element at a time. ``add_corner`` is needed if the
+    strides of C do not allow stores of vectors, or if C has fewer rows than any tile."""
     for r in range(rows):
         for s in range(columns):
             value = corner[r * width + s]

@@ -1,12 +1,12 @@
 """The kernel of ``algorithm="strassen"``: blocks of A and B are added while they are packed, and products are added
 while they are written to C.
 
-The ladder's kernels (S1.13 to S1.15) apply the scheme around complete products, so its additions cost temporaries and
-memory traffic. Here the additions are part of memory accesses that the engine makes anyway. This is the idea of Huang,
-Smith, Henry and van de Geijn, Strassen's algorithm reloaded, 2016. Packing reads four quarters once and writes the
-seven sums that are multiplied. A product is added from registers to the tiles of every quarter of C that the scheme
-names. With more levels there are blocks instead of quarters: each term of the outer scheme is one more block to read or
-to write.
+The Strassen kernels of the optimisation ladder (S1.13 to S1.15) apply the scheme around complete products, so its
+additions cost temporaries and memory traffic. In this kernel the additions are part of memory accesses that the engine
+makes anyway. The idea is from Huang, Smith, Henry and van de Geijn, Strassen's algorithm reloaded, 2016. Packing reads
+the four quarters of an operand once, and writes the seven sums that are multiplied. A product is added from registers
+to the tiles of every quarter of C that the scheme names. With more than one level of the scheme, blocks take the place
+of quarters: each term of the outer levels is one more block to read or to write.
 
     for columns j0, steps of k p0            NC columns of each block, KC steps: a panel of B
       for outer in 7^(levels − 1)            products of the outer levels
@@ -18,10 +18,10 @@ to write.
               for tiles of the strip         micro-kernel → tiles of four quarters, which stay in L2
             tiles → C                        once a term of the outer scheme
 
-So a term of the outer scheme reads and writes 4 tiles of C for 7 products; a classical product reads and writes a tile
-for each product. The workspace holds only panels and tiles. m and n are cut into blocks, but k is not: every
-KC·2^levels steps of k are a separate product, which keeps the error bound low. Sizes need not be even: blocks end at
-whole tiles, and elements outside A and B are read as zero.
+So a term of the outer levels reads and writes 4 tiles of C for 7 products of blocks; the classical algorithm reads and
+writes a tile for each product of blocks. The workspace holds only panels and tiles. The dimensions m and n are cut into
+blocks, but k is not: every KC·2^levels steps of k are a separate product, which keeps the error bound low. The sizes m,
+n and k need not be even: blocks end at whole tiles, and elements outside A and B are read as zero.
 """
 
 import math
@@ -76,8 +76,8 @@ copy_in = codegen.packer(BITS)
 
 @codegen.njit(nogil=True)
 def levels_of(m, n, k, leaf):
-    """The number of levels. Sizes are halved as long as all are above ``leaf``; 0 means the rule that was measured for
-    this engine."""
+    """Return the number of levels of the scheme. The sizes m, n and k are halved as long as all of them are above
+    ``leaf``; if ``leaf`` is 0, the number follows a rule that was measured for this engine."""
     least = min(m, n, k)
     if leaf == 0:
         return 3 if least > THREE_FROM else 2 if least > TWO_FROM else 0
@@ -92,7 +92,7 @@ def levels_of(m, n, k, leaf):
 
 @codegen.njit(nogil=True)
 def corner_of(part, side, t, quarter):
-    """Where a quarter of term ``t`` begins: its row and column in the whole matrix."""
+    """Return the row and the column of the whole matrix at which a quarter of term ``t`` begins."""
     outer, halves, block, start, _ = part
     down, right = halves * TERMS[outer, side, t, 0] + quarter // 2, halves * TERMS[outer, side, t, 1] + quarter % 2
     return down * block[0] + start[0], right * block[1] + start[1]
@@ -100,10 +100,10 @@ def corner_of(part, side, t, quarter):
 
 @codegen.njit(nogil=True)
 def sum_quarters(x, side, part, space, sums, distance):
-    """Write the quarters of an outer sum, which are ``distance`` elements apart, in rows as long as those of the part.
-    Elements outside x are zeros.
+    """Write the four quarters of a sum of the outer levels to ``sums``. The quarters are ``distance`` elements apart,
+    in rows as long as those of the part. Elements outside x are zeros.
 
-    If x has no unit stride along its rows, it is first copied to rows, which are stored after the sums.
+    If x has no unit stride along its rows, x is first copied to rows with unit stride, which are stored after the sums.
     """
     outer, halves, (rows, columns) = part[0], part[1], part[4]
     in_rows = x.strides[1] == x.itemsize
@@ -125,7 +125,7 @@ def sum_quarters(x, side, part, space, sums, distance):
 
 @codegen.njit(nogil=True)
 def pack_a(a, part, space, sums, at):
-    """Pack seven blocks of A, or one if there are no levels, in rows that are A_STRIDE apart."""
+    """Pack seven blocks of A, or one if the scheme has no levels, in rows that are A_STRIDE elements apart."""
     outer, halves, block, (top, left), (height, depth) = part
     in_rows = a.strides[1] == a.itemsize
     high, wide = (
@@ -147,8 +147,8 @@ def pack_a(a, part, space, sums, at):
 
 @codegen.njit(nogil=True)
 def pack_b(b, part, space, sums, at, panel, sliver, nr):
-    """Pack BAND rows of seven panels of B, or of one. Panels are ``panel`` apart, slivers ``sliver``, and rows
-    ``nr``."""
+    """Pack BAND rows of seven panels of B, or of one panel if the scheme has no levels. Panels are ``panel`` elements
+    apart, slivers ``sliver`` elements, and rows ``nr`` elements."""
     outer, halves, block, (top, left), (height, width) = part
     for j in range(0, width, WIDE):
         columns = min(WIDE, width - j)
@@ -168,7 +168,8 @@ def pack_b(b, part, space, sums, at, panel, sliver, nr):
 
 @codegen.njit(nogil=True)
 def multiply_panels(space, a_at, b_at, panel, tiles_at, c, part, kc, overwrite, nr):
-    """Multiply blocks of A by panels of B. The tiles of C of a strip are collected before they are written."""
+    """Multiply packed blocks of A by packed panels of B. The tiles of C of a strip are summed over all products before
+    they are written."""
     outer, halves, block, (top, left), (height, width) = part
     size, high, last = MR * nr, height // MR, 6 if halves == 2 else 0
     for j0 in range(0, width, STRIP * nr):
@@ -195,8 +196,8 @@ def multiply_panels(space, a_at, b_at, panel, tiles_at, c, part, kc, overwrite, 
 
 @codegen.njit(nogil=True)
 def to_c(space, tile, c, part, quarter, overwrite):
-    """Add a tile to its places in C, one for each term of the outer product; or prefetch these places, if ``tile`` is
-    −1."""
+    """Add a tile to its places in C, one for each term of the outer levels' product; if ``tile`` is −1, only prefetch
+    these places."""
     outer, (mr, nr) = part[0], part[4]
     ldc = c.strides[0] // c.itemsize
     for t in range(COUNTS[outer, C]):
@@ -225,17 +226,17 @@ TICKET, TAKEN, PACKED, DONE, FIRST_JOB = 0, 1, 2, 4, 6
 
 
 def workspace(m: int, n: int, k: int) -> int:
-    """The number of elements for two buffers of seven panels of B, and for each thread's blocks of A, tiles and
-    sums."""
+    """Return the number of workspace elements for two buffers of seven panels of B, and for each thread's blocks of A,
+    tiles and sums."""
     return 2 * 7 * min(k, KC) * min(n + NR, NC) + min(SLOTS(), math.ceil(m / MR)) * ((BLOCKS + TILES) * MC() + SUMS)
 
 
 def error_bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
-    """The factor of the error bound. Each level turns one product of elements into at most 12 (4 + 2 + 2 + 4 in C11),
-    each half as deep in k.
+    """Return the factor of the error bound. Each level replaces one product by at most 12 products with half the k (4 +
+    2 + 2 + 4 in C11).
 
-    Each product is rounded once for every step of its panel of k, once for each sum of blocks, and whenever it is added
-    to a tile or to C. Higher powers of u add less than a thousandth to the bound.
+    Each product of elements is rounded once for every step of k in its panel, once for each sum of blocks, and whenever
+    it is added to a tile or to C. Higher powers of the unit roundoff u add less than a thousandth to the bound.
     """
     levels = levels_of.py_func(m, n, k, leaf)
     if levels == 0:
@@ -248,8 +249,8 @@ def error_bound(m: int, n: int, k: int, *, leaf: int) -> float | None:
 
 @codegen.njit(nogil=True)
 def strassen_job_of(ticket, bands, jobs):
-    """The phase of a job, its number, and whether it packs. The panels of a phase are packed in the middle of the phase
-    before it."""
+    """Return the phase of a job, its number within the phase, and whether it packs. The panels of a phase are packed in
+    the middle of the phase before it."""
     if ticket < bands:
         return 0, ticket, True
     t, index = (ticket - bands) // (bands + jobs), (ticket - bands) % (bands + jobs)

@@ -1,21 +1,22 @@
 """The kernel for products in which one operand is a vector or a few vectors: the other operand is read once, without
 packing, at the speed of memory.
 
-Packing reads a matrix, writes it and reads it again. This is faster only if each element is used many times. Here each
-element is used once for every column of the narrow operand. With six columns of float32 these are 12 operations for 4
-bytes, but a core can do 28 operations for each byte that memory delivers. So the wide operand X of Z = X·Y is streamed;
-X is A, or Bᵀ if C has fewer rows than columns:
+Packing reads a matrix, writes it and reads it again. Packing is faster only if each element is used many times. In
+products with a few vectors, each element of the wide operand is used once for every column of the narrow operand. With
+six columns of float32 a core does 12 operations for 4 bytes, but it can do 28 operations for each byte that memory
+delivers. So the wide operand X of Z = X·Y is read once, in one of two ways; X is A, or Bᵀ if C has fewer rows than
+columns:
 
-- If its rows have unit stride along k, dot products are computed of eight rows at a time (four if there are several
-  vectors) with the columns of Y, which stay in cache.
-- If its columns have unit stride, eight of them at a time are scaled and added to a strip of Z that stays in L1. With
-  many vectors, an X that may be in the last-level cache is read in tiles instead, by ``cpu/direct``.
+- If the rows of X have unit stride along k, eight rows at a time (four if Y has several columns) are multiplied, as dot
+  products, by the columns of Y, which stay in cache.
+- If the columns of X have unit stride, eight columns at a time are scaled and added to a strip of Z that stays in L1.
+  If Y has many columns, an X that may be in the last-level cache is read in tiles instead, by ``cpu/direct``.
 
-Each row or column is a stream. Hardware prefetchers alone follow four streams best, and leave a fifth to a third of the
-bandwidth of one core unused. Prefetch instructions into the second-level cache, 256 elements ahead in each of eight
-streams, use this bandwidth. A float32 matrix of 3,000² times one vector took 2.03 ms with four streams and no prefetch
-instructions, 1.63 ms with four streams and 1.39 ms with eight. Twelve streams whose strides are multiples of 4 KiB
-share the sets of L1, and are slower.
+Each row or column of X is a stream of reads. Hardware prefetchers alone follow four streams best, and leave a fifth to
+a third of the bandwidth of one core unused. Prefetch instructions into the second-level cache, 256 elements ahead in
+each of eight streams, use the remaining bandwidth. A float32 matrix of 3,000² times one vector took 2.03 ms with four
+streams and no prefetch instructions, 1.63 ms with four streams and 1.39 ms with eight. With twelve streams, the product
+is slower if the stride is a multiple of 4 KiB, because the streams then share the sets of L1.
 """
 
 import numpy as np
@@ -81,8 +82,8 @@ buffer = codegen.stack_buffer(ROWS * KC)
 
 @codegen.njit(stays_apart=True, nogil=True)
 def dot(near, kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate):
-    """Dot products of rows of X with ``y_live`` columns of Y, by the smallest generated loop for at least this many.
-    ``near`` means that X is in a near cache."""
+    """Compute dot products of rows of X with ``y_live`` columns of Y, by the smallest generated loop for at least
+    ``y_live`` columns. ``near`` means that X is in a near cache."""
     if y_live == 1 and near:
         near_dots_1(kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumulate)
     elif y_live == 2 and near:
@@ -99,8 +100,8 @@ def dot(near, kc, x, x_row, x_live, y, y_row, y_live, z, z_row, z_column, accumu
 
 @codegen.njit(stays_apart=True, nogil=True)
 def update(near, steps, count, x, x_row, y, y_row, y_column, z, z_row, live):
-    """Add ``steps`` scaled columns of X to ``live`` rows of Z, by the smallest generated loop for at least this
-    many."""
+    """Add ``steps`` scaled columns of X to ``live`` rows of Z, by the smallest generated loop for at least ``live``
+    rows."""
     if steps == 1:
         update_last(count, x, x_row, y, y_row, y_column, z, z_row, live)
     elif steps == FEW_STEPS:
@@ -121,16 +122,16 @@ def update(near, steps, count, x, x_row, y, y_row, y_column, z, z_row, live):
 
 @codegen.njit(nogil=True)
 def columns_at_once(t):
-    """The number of columns of Y that are computed at a time: at most 6. If there are more, about the same number each
-    time."""
+    """Return the number of columns of Y that are multiplied at a time: at most 6. If Y has more columns, about the same
+    number is multiplied each time."""
     passes = -(-t // 6)
     return max(1, -(-t // passes))
 
 
 @codegen.njit(nogil=True)
 def by_dots(x, y, z, space, counters):
-    """Compute dot products along k. Columns of Y without unit stride are copied to ``space``, and rows of X to the
-    stack."""
+    """Compute dot products along k. Columns of Y without unit stride are copied to ``space``, and rows of X without
+    unit stride to the stack."""
     f, k = x.shape
     t = y.shape[1]
     size = codegen.itemsize(x)
@@ -175,7 +176,7 @@ def copy_rows(x, target):
 
 @codegen.njit(nogil=True)
 def strip_width(f, t, size):
-    """The number of elements of a row of a strip: whole cache lines."""
+    """Return the number of elements of a row of a strip of Z: whole cache lines."""
     if t == 1:
         return UPDATE_STRETCH_OF_ONE // size
     line = codegen.ALIGNMENT // size
@@ -188,9 +189,9 @@ def by_updates(x, y, z, space, counters):
     """Add scaled columns of X, which have unit stride, to Z. Z is cut into strips; if there are few strips, k is cut
     into pieces.
 
-    The pieces of a strip are computed in ``space``. So is a strip whose part of Z has no unit stride, or has rows that
-    displace each other from the cache. The thread that finishes the last piece of a strip adds the pieces in the order
-    of k.
+    The pieces of a strip are computed in ``space``. A strip is also computed in ``space`` if its part of Z has no unit
+    stride, or has rows that displace each other from the cache. The thread that finishes the last piece of a strip adds
+    the pieces in the order of k.
     """
     f, k = x.shape
     t = y.shape[1]
@@ -219,8 +220,8 @@ def by_updates(x, y, z, space, counters):
 
 @codegen.njit(nogil=True)
 def by_tiles(x, y, z, counters):
-    """Compute Zᵀ = Yᵀ·Xᵀ, block by block of its columns, if the columns of X have unit stride and Y has several
-    columns."""
+    """Compute Zᵀ = Yᵀ·Xᵀ, one block of columns of Zᵀ after another. The columns of X have unit stride, and Y has
+    several columns."""
     f = x.shape[0]
     width = TILED_BLOCK // codegen.itemsize(x)
     while True:
@@ -254,8 +255,8 @@ def update_strip(near, x, y, z, z_row):
 
 @codegen.njit(nogil=True)
 def add_pieces(parts, pieces, row, z):
-    """Add up the pieces of a strip in the order of k, and write the sum to Z. The rows of the pieces are ``row``
-    elements apart."""
+    """Add up the pieces of a strip in the order of k, and write the sum to Z. The rows of the strip's pieces are
+    ``row`` elements apart."""
     count, t = z.shape
     for i in range(t):
         for piece in range(1, pieces):
@@ -268,8 +269,8 @@ def add_pieces(parts, pieces, row, z):
 
 @codegen.register_jitable
 def workspace(m: int, n: int, k: int) -> int:
-    """The number of elements for copied columns of Y, for Z, or for the pieces of Z's strips. If there are many pieces,
-    there are few strips."""
+    """Return the number of workspace elements for copied columns of Y, for Z, or for the pieces of Z's strips. If the
+    strips have many pieces, there are few strips."""
     f, t = max(m, n), min(m, n)
     width = (UPDATE_STRETCH if t > 1 else UPDATE_STRETCH_OF_ONE) // 4
     return t * max(k, max(f, min(f, width) * JOBS) + SPARE // 4 * max(JOBS, 1 + f // (UPDATE_STRETCH // 8)))
@@ -277,13 +278,13 @@ def workspace(m: int, n: int, k: int) -> int:
 
 @codegen.register_jitable
 def counters_of(m: int, n: int, k: int) -> int:  # noqa: ARG001  # as of every kernel
-    """The number of counters: for jobs, for copies, and for the finished pieces of each strip."""
+    """Return the number of counters: for jobs, for copies, and for the finished pieces of each strip."""
     return 4 + STRIPS + max(m, n) // (UPDATE_STRETCH // 8)
 
 
 @codegen.njit(nogil=True)
 def streamed_product(a, b, c, space, counters):
-    """The kernel's function, which every thread of a team calls."""
+    """Compute C = A·B; every thread of a team calls this function of the kernel."""
     few_columns = b.shape[1] <= a.shape[0]
     x = a if few_columns else b.T
     y = b if few_columns else a.T
@@ -302,7 +303,7 @@ def streamed_product(a, b, c, space, counters):
 
 @codegen.njit(nogil=True)
 def streamed_product_alone(a, b, c):
-    """The kernel's function on one thread, with its own workspace."""
+    """Compute C = A·B on one thread, with a workspace of its own."""
     (m, k), n = a.shape, b.shape[1]
     streamed_product(a, b, c, codegen.aligned_buffer(workspace(m, n, k), c), np.zeros(counters_of(m, n, k), np.int64))
 

@@ -1,9 +1,10 @@
-"""The C front ``tilewright._native``: an extension module that reads the arrays or tensors of fast calls and returns
-their product.
+"""The C front ``tilewright._native``: an extension module that computes products on fast paths; it reads arrays or
+tensors and returns their product.
 
-It uses the headers of Python, NumPy and DLPack, and calls machine code at addresses that Python passes to it: small and
-shared products on the CPU (``front.c``), and recorded launches on a GPU (``gpu.c``). ``front()`` returns the module, or
-None if none was built for this interpreter. Without it Python takes the general path, with the same results.
+The module uses the headers of Python, NumPy and DLPack, and calls machine code at addresses that Python passes to it:
+small and shared products on the CPU (``front.c``), and recorded launches on a GPU (``gpu.c``). ``front()`` returns the
+module, or None if none was built for this interpreter. Without the C front, calls take the general path in Python, with
+the same results.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ SOURCES = ("cpu/native/*.c", "cpu/native/*.h")
 
 
 def front_key() -> str:
-    """A key of the sources of the C front."""
+    """Return a key that identifies the sources of the C front."""
     return fingerprint(*sources.files(SOURCES))
 
 
 @functools.cache  # in a checkout its sources are read
 def front() -> ModuleType | None:
-    """The extension module. None if it was not built, or was built from other sources than those of this checkout.
+    """The extension module. The result is None if the C front was not built, or was built from other sources than those
+    of this checkout.
 
-    Also None in a Python without a GIL: the module is written for this case, but was never tested in it.
+    The result is also None in a Python without a GIL: the C front is written for such a Python, but was never tested in
+    it.
     """
     if "t" in getattr(sys, "abiflags", ""):
         return None

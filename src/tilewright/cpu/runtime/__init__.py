@@ -1,1 +1,2 @@
-"""Runs one kernel on the CPU: it is compiled or found in a library, cached, and shared among threads."""
+"""Runs one kernel on the CPU: gets its machine code from a compiler or a library, caches it, and shares the work among
+threads."""

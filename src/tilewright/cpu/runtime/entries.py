@@ -1,10 +1,11 @@
-"""The list of functions that are compiled to machine code, with their argument types. Functions that no kernel defines
-are defined here.
+"""Lists the functions that are compiled to machine code, with the types of their arguments. This module also defines
+the functions of machine code that no kernel defines.
 
-The built library and the compiler in the process use the same list (``entries``). There are two kinds of entries. A
-*kernel* is called by a team of threads, with an array of int64 that describes the call (``cpu.codegen.crew``). A
-*function* is called with numbers, addresses and arrays. The C front (``cpu/native/front.c``) reads and checks arrays,
-and calls the functions for small and for shared products.
+The build of the library and the compiler in the process use the same list of functions (``entries``). Entries of the
+list are of two kinds, kernels and functions. An entry that is a *kernel* is called by a team of threads, with an array
+of int64 that describes the call (``cpu.codegen.crew``). An entry that is a *function* is called with numbers, addresses
+and arrays. The C front (``cpu/native/front.c``) reads and checks arrays, and calls the functions for small and for
+shared products.
 """
 
 from __future__ import annotations
@@ -57,28 +58,29 @@ _better_transposed = _inner(
 
 
 def are_small(m: int, n: int, k: int) -> int:
-    """Whether a product of these sizes is a small product."""
+    """Return whether a product of these sizes is a small product."""
     return int(_suits(m, n, k))
 
 
 def are_small_or_of_vectors(m: int, n: int, k: int) -> int:
-    """Whether a product of these sizes is small, or a single product for which the kernel for vectors is planned."""
+    """Return whether a product of these sizes is small, or is a single product for which the kernel for vectors is
+    planned."""
     return int(_suits(m, n, k) or (_suits_vectors(m, n, k) and not _suits_before(m, n, k)))
 
 
 @_inner
 def matrix_at(data, rows, columns, row, column):
-    """The matrix at an address, with its two strides in bytes."""
+    """Return the matrix at an address, with its two strides in bytes."""
     return as_strided(nb.carray(data, (rows, columns)), (rows, columns), (row, column))
 
 
 @_inner
 def batch_operands(a, b, c, batch):
-    """The matrices of the first product of a batch, the number of products, and the bytes from each product to the
-    next.
+    """Return the matrices of the first product of a batch, the number of products, and the bytes from each product to
+    the next.
 
-    If C is column-major, or if the product is a column-major matrix times a vector, this is the transposed product Cᵀ =
-    Bᵀ·Aᵀ.
+    If C is column-major, or if the product is a column-major matrix times a vector, the returned matrices are those of
+    the transposed product Cᵀ = Bᵀ·Aᵀ.
     """
     m, n, k = batch[0], batch[1], batch[2]
     x, y = matrix_at(a, m, k, batch[3], batch[4]), matrix_at(b, k, n, batch[5], batch[6])
@@ -91,15 +93,15 @@ def batch_operands(a, b, c, batch):
 
 
 def products(a: Any, b: Any, c: Any, batch: Any) -> int:
-    """Compute all products of a batch. ``batch`` points to the words of ``Batch`` in C. Returns 1; any other number
-    means that there was not enough memory."""
+    """Compute all products of a batch. ``batch`` points to the words of the struct ``Batch``, which is defined in C.
+    Returns 1 if all products were computed; any other number means that there was not enough memory."""
     x, y, z, count, step_x, step_y, step_z = batch_operands(a, b, c, batch)
     products_of_kernel(x, y, z, count, step_x, step_y, step_z)
     return 1
 
 
 def products_with_vectors(a: Any, b: Any, c: Any, batch: Any) -> int:
-    """Compute what ``products`` does, or a single product with a vector or a few vectors, which does not suit the
+    """Compute the batch as ``products`` does, or a single product with a vector or a few vectors that does not suit the
     kernel for small products."""
     x, y, z, count, step_x, step_y, step_z = batch_operands(a, b, c, batch)
     if count == 1 and not _suits(x.shape[0], y.shape[1], x.shape[1]):
@@ -115,8 +117,8 @@ _post, _settle, _publish = _inner(crew.post), _inner(crew.settle), _inner(crew.p
 
 
 def enough_threads_wait(call: Any, boxes: Any, count: int) -> int:
-    """Whether enough threads for the call are polling, or sleep and are worth waking, on the processors on which this
-    thread may run.
+    """Return whether enough threads for the call are polling, or sleep and are worth waking, on the processors on which
+    this thread may run.
 
     Threads that poll on this thread's own processor are told to leave, so that they can be woken elsewhere."""
     words, addresses = nb.carray(call, COUNTERS), nb.carray(boxes, count)
@@ -136,8 +138,8 @@ def enough_threads_wait(call: Any, boxes: Any, count: int) -> int:
 
 @_inner
 def posted(words, addresses, address, allowed, others, wakes):
-    """Post the call to ``others`` other threads; to sleeping ones only with ``wakes``. Returns the number of threads
-    that are missing."""
+    """Post the call to ``others`` other threads; to sleeping threads only if ``wakes`` is set. Returns the number of
+    threads that the call still lacks: ``others`` less the number of threads to which it was posted."""
     for i in range(addresses.size):
         if others == 0:
             break
@@ -149,7 +151,8 @@ def posted(words, addresses, address, allowed, others, wakes):
 
 @_inner
 def write_matrix(words, i, data, rows, columns, row, column, transposed):
-    """Write matrix number i into the words of a call: its address, its rows and columns, and two strides in bytes."""
+    """Write the description of matrix number i into the words of a call: its address, its rows and columns, and two
+    strides in bytes."""
     at = words_of.ARRAYS + 5 * i
     words[at], words[at + 1], words[at + 2], words[at + 3], words[at + 4] = data, rows, columns, row, column
     if transposed:
@@ -159,12 +162,12 @@ def write_matrix(words, i, data, rows, columns, row, column, transposed):
 def post_and_compute(
     call: Any, boxes: Any, count: int, a: int, b: int, c: int, batch: Any, space: int, itemsize: int
 ) -> int:
-    """Compute C = A·B on this thread, and on each other thread that begins before this one has finished. Returns 0 if a
-    thread found no memory.
+    """Compute C = A·B on this thread, and on each other thread that begins before this thread has finished. Returns 0
+    if a thread could not allocate its memory, otherwise another number.
 
     a, b, c and the workspace ``space`` are addresses. ``batch`` points to the words of the struct ``Batch`` in C, with
-    one product. The elements of the matrix C have ``itemsize`` bytes. If C is column-major, the row-major product Cᵀ =
-    Bᵀ·Aᵀ is computed.
+    one product. Each element of the matrix C has ``itemsize`` bytes. If C is column-major, the function computes the
+    row-major product Cᵀ = Bᵀ·Aᵀ.
     """
     words, addresses = nb.carray(call, COUNTERS), nb.carray(boxes, count)
     m, n, k, row, column = batch[0], batch[1], batch[2], batch[7], batch[8]
@@ -218,8 +221,8 @@ class Entry:
 
 
 def entries() -> Iterator[Entry]:
-    """All entries of a library: each kernel of the engine that this machine's instructions support, for each dtype, and
-    all functions."""
+    """Return all entries of a library: each kernel of the engine that this machine's instructions support, for each
+    dtype, and all functions."""
     for kernel in engine().values():
         if kernel.available:
             for dtype, result in dict.fromkeys(dtype_pairs(kernel)):
@@ -229,7 +232,7 @@ def entries() -> Iterator[Entry]:
 
 
 def dtype_pairs(kernel: Kernel) -> Iterator[tuple[str, str]]:
-    """The pairs of dtypes for which a kernel is compiled: that of the operands, and that of C."""
+    """Return the pairs of dtypes for which a kernel is compiled: the dtype of the operands, and the dtype of C."""
     for name in kernel.dtypes:
         yield code_name(name), code_name(name)
         if name in kernel.sums:
@@ -237,8 +240,8 @@ def dtype_pairs(kernel: Kernel) -> Iterator[tuple[str, str]]:
 
 
 def kernel_entry(kernel: Kernel, dtype: str, result: str) -> Entry:
-    """The entry of a kernel, for operands of a dtype and a C of the dtype ``result``. Tunable parameters of the kernel
-    follow the arrays as arguments."""
+    """Return the entry of a kernel, for operands of a dtype and a C of the dtype ``result``. Tunable parameters of the
+    kernel are arguments after the arrays."""
     operand, product = (nb.from_dtype(storage(name)) for name in (dtype, result))
     matrix, target = (types.Array(element, 2, "A" if kernel.strided else "C") for element in (operand, product))
     space = nb.from_dtype(np.dtype(kernel.space)) if kernel.space else product
@@ -250,7 +253,7 @@ def kernel_entry(kernel: Kernel, dtype: str, result: str) -> Entry:
 
 
 def functions() -> dict[str, Entry]:
-    """The functions that Python calls with numbers and arrays, by name."""
+    """Return the functions that Python calls with numbers and arrays, by name."""
     of_crew: dict[Any, tuple[Any, ...]] = {
         crew.stand_by: (_INDEX, _WORDS, _INDEX, _INDEX, _INDEX, _FLAG),  # a worker waits for calls and runs them
         crew.post: (_INDEX, _WORDS, _WORDS, _INDEX, _FLAG),  # post a call in a mailbox
@@ -274,7 +277,7 @@ def functions() -> dict[str, Entry]:
 
 
 def c_functions() -> dict[str, Entry]:
-    """The functions that the C front calls with numbers and addresses, by name."""
+    """Return the functions that the C front calls with numbers and addresses, by name."""
     found: list[tuple[str, Callable[..., Any], tuple[Any, ...]]] = [
         (function_name("are_small"), are_small, (_INDEX,) * 3),
         (function_name("are_small_or_of_vectors"), are_small_or_of_vectors, (_INDEX,) * 3),

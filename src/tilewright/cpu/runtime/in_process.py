@@ -1,4 +1,4 @@
-"""Machine code that Numba compiles in this process: kernels of the ladder, kernels that a tuner tries, and an engine
+"""Compiles machine code with Numba in this process: kernels of the ladder, kernels that a tuner tries, and an engine
 whose sources have changed."""
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _alive: list[Any] = []
 class Compiler:
     """Compiles each function of the engine when it is first requested, and caches it on disk.
 
-    All of this runs on another thread, because an interrupt would leave the compiler's locks taken and its registries
-    half filled. Compiled functions, and the only object of this class, exist until the process ends.
+    Compilation runs on another thread, because an interrupt would leave the compiler's locks taken and its registries
+    half filled. Compiled functions, and the single object of the class ``Compiler``, exist until the process ends.
     """
 
     @functools.cache  # noqa: B019
@@ -63,7 +63,7 @@ class Compiler:
 
 
 class CompiledKernel:
-    """The machine code of a kernel that was compiled in this process: a ``machine_code.Code``."""
+    """The machine code of a kernel that was compiled in this process; implements ``machine_code.Code``."""
 
     def __init__(self, dispatcher: Any) -> None:
         self.dispatcher = dispatcher
@@ -83,7 +83,7 @@ def _kernel(kernel: Kernel, dtype: str, result: str) -> CompiledKernel:
 
 
 def fresh_assembly(kernel: Kernel, dtype: str) -> str:
-    """The assembly of a kernel. The kernel is compiled anew, because machine code from the cache cannot be
+    """The assembly of a kernel. The kernel is compiled again, because machine code from the cache cannot be
     disassembled."""
     entry = entries.kernel_entry(kernel, dtype, dtype)
     dispatcher: Any = nb.njit(nogil=True, **entry.options)(entry.function)
@@ -141,10 +141,10 @@ _numbers_of_numba = bytecode.FunctionIdentity._unique_ids
 
 
 class _Locator(caching._CacheLocator):
-    """Places machine code in the user's private directory, under a key of everything that determines it.
+    """Places machine code in the user's private directory, under a key of everything that determines the code.
 
-    Numba's own key is the time stamp of one file: it does not notice an edited intrinsic, an edited function in another
-    file, or a tile that was chosen for another machine.
+    Numba's own key is the time stamp of one file. Numba's key stays the same if an intrinsic or a function in another
+    file was edited, or if a tile was chosen for another machine.
     """
 
     def __init__(self, function: Any, source: str) -> None:
@@ -153,7 +153,7 @@ class _Locator(caching._CacheLocator):
         self._path = private_directory("numba", self._key)
 
     def ensure_cache_path(self) -> None:
-        """Create the directory again if it was removed: Numba would create it with default permissions."""
+        """Create the cache directory again if it was removed; Numba would create it with default permissions."""
         private_directory("numba", self._key)
 
     def get_cache_path(self) -> str:
@@ -189,7 +189,8 @@ class _Impl(caching.CompileResultCacheImpl):
 
 
 class _CheckedFiles(caching.IndexDataCacheFile):
-    """Numba's files of machine code, each behind its digest: code of which a crash has lost a part would be called."""
+    """Numba's files of machine code, each with a digest before it. Without the digest, a file that a crash left
+    incomplete would be called as machine code."""
 
     def _save_data(self, name: str, data: Any) -> None:
         dumped = self._dump(data)
@@ -205,18 +206,19 @@ class _CheckedFiles(caching.IndexDataCacheFile):
 
 
 class CodeCache(caching.FunctionCache):
-    """Numba's cache with one index file for each dtype, source and blocking.
+    """Numba's cache of compiled code, with a separate index file for each dtype, source and choice of block sizes.
 
-    A single index would lose or mix up entries if two processes wrote it at once. The source is the one that was
-    loaded, because the file on disk may have changed since. The blocking is part of the name because a tuner makes many
-    blockings.
+    A single index would lose or mix up entries if two processes wrote it at once. The source in an index's name is the
+    one that was loaded, because the file on disk may have changed since. The block sizes are part of the name because a
+    tuner tries many block sizes.
 
-    If the cache fails, code is compiled again, and no product fails. A file that a crash left incomplete is written
-    again. A failure to write, such as a full disk, is reported once.
+    If the cache on disk cannot be read or written, code is compiled again, and no product fails. A file of the cache
+    that a crash left incomplete is written again. A failure to write the cache, such as a full disk, is reported once.
 
     Numba distinguishes closures of the same function by a number in their names, which starts at 1 in each process. So
     machine code from two processes may hold two functions with the same name, and the linker would use the first for
-    both. Here the number of each compilation starts at a value that is determined by its key.
+    both. So ``CodeCache`` starts the number of each compilation at a value that is determined by the key of the
+    compiled code.
     """
 
     _impl_class = _Impl
@@ -236,7 +238,8 @@ class CodeCache(caching.FunctionCache):
             self.disable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """As in Numba's cache. None if a crash left the file incomplete. ``on_miss`` is called before a compilation."""
+        """Load compiled code as Numba's cache does. The result is None if a crash left the file incomplete. If the
+        cache does not have the code, ``on_miss`` is called before the code is compiled."""
         try:
             found = super().load_overload(sig, target_context)
         except Exception:  # an incomplete pickle may raise any exception
@@ -249,7 +252,7 @@ class CodeCache(caching.FunctionCache):
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """As in Numba's cache. A failure to write is reported once."""
+        """Save compiled code as Numba's cache does; a failure to write is reported once."""
         bytecode.FunctionIdentity._unique_ids = _numbers_of_numba
         try:
             super().save_overload(sig, data)

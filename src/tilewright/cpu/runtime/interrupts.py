@@ -1,9 +1,9 @@
-"""Work whose clean-up no interrupt can prevent.
+"""Runs work so that no interrupt can prevent its clean-up.
 
 Python raises KeyboardInterrupt, or another exception of a signal handler, between any two bytecodes: also between a
 ``try`` and the statement before it, and inside a ``finally``. So no Python code can guarantee that its clean-up runs. A
-single call of C code can, because no bytecode of the caller runs during the call. ``ensured`` is such a call.
-``run_on_thread`` runs a function on another thread, on which no signal handler runs.
+single call of C code can guarantee its clean-up, because no bytecode of the caller runs during the call. ``ensured`` is
+such a call. ``run_on_thread`` runs a function on another thread, on which no signal handler runs.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Result = TypeVar("Result")
 
 
 def ensured(body: Callable[[], Result], cleanup: Callable[[], None]) -> Result:
-    """The result of ``body()``. ``cleanup()`` always runs to its end, even if ``body`` or ``cleanup`` raises an
+    """Return the result of ``body()``, and then run ``cleanup()`` to its end, even if ``body`` or ``cleanup`` raises an
     exception.
 
-    Each time an interrupt ends ``cleanup`` early, it is called again. So it must be able to continue from any state,
-    and must not raise anything itself. Raises the first exception.
+    Each time an interrupt ends ``cleanup`` early, ``cleanup`` is called again. So ``cleanup`` must be able to continue
+    from any state, and must not raise anything itself. Raises the first exception.
 
     >>> ensured(lambda: 3, lambda: print("cleaned up"))
     cleaned up
@@ -37,12 +37,13 @@ def ensured(body: Callable[[], Result], cleanup: Callable[[], None]) -> Result:
 
 
 def run_on_thread(function: Callable[[], Result], stop: Callable[[], None] | None = None) -> Result:
-    """The result of ``function()``, which runs on another thread with this thread's context variables.
+    """Return the result of ``function()``, which runs on another thread with this thread's context variables.
 
-    It is for code that an interrupt would leave in a broken state: compilers, locks of other libraries, files. An
-    interrupt ends the wait and is raised at once; the function continues to its end. With ``stop``, an interrupt calls
-    ``stop()`` on another thread, which should make the function end soon. The interrupt is then raised when the
-    function has ended. If the system cannot start a thread, the function runs on this one.
+    ``run_on_thread`` is for code that an interrupt would leave in a broken state: compilers, locks of other libraries,
+    files. Without ``stop``, an interrupt ends the wait and is raised at once; the function continues to its end. With
+    ``stop``, an interrupt calls ``stop()`` on another thread; ``stop`` should make the function end soon. With
+    ``stop``, the interrupt is raised only when the function has ended. If the system cannot start a thread, the
+    function runs on the calling thread.
 
     >>> run_on_thread(lambda: threading.current_thread() is threading.main_thread())
     False
@@ -56,7 +57,8 @@ def run_on_thread(function: Callable[[], Result], stop: Callable[[], None] | Non
 
 
 class _ThreadRun:
-    """A function on a thread of its own. Lists record its events by single operations: an interrupt may come at any time."""
+    """Runs a function on a thread of its own. Lists record the events of the run, each by a single operation, because
+    an interrupt may come at any time."""
 
     def __init__(self, function: Callable[[], Any], launch: Callable[[Callable[[], None]], object]) -> None:
         self._function, self._launch, self._context = function, launch, contextvars.copy_context()

@@ -1,4 +1,4 @@
-"""The library of machine code that this process uses, if one was built for its processor."""
+"""Finds and loads the library of machine code that was built for this process's processor, if there is one."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ NO_KERNEL = "functions"
 
 
 def code_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype whose machine code multiplies ``dtype``: for unsigned integers the signed integers with as many bits,
-    otherwise ``dtype`` itself.
+    """Return the dtype whose machine code multiplies ``dtype``: for unsigned integers the signed integers with as many
+    bits, otherwise ``dtype`` itself.
 
-    Modulo 2^bits the sums of products of both are the same, so one compilation is enough.
+    Modulo 2^bits, sums of products of signed and of unsigned integers are the same, so one compilation is enough.
 
     >>> code_dtype(np.dtype("uint16")), code_dtype(np.dtype("float32"))
     (dtype('int16'), dtype('float32'))
@@ -39,17 +39,17 @@ def code_dtype(dtype: np.dtype) -> np.dtype:
 
 
 def code_name(dtype: str) -> str:
-    """``code_dtype`` for the name of a dtype; some names are unknown to NumPy."""
+    """Return ``code_dtype`` for the name of a dtype, which NumPy may not know."""
     return dtype.removeprefix("u")
 
 
 def storage(dtype: str) -> np.dtype:
-    """The dtype as which compiled code sees the elements of a dtype."""
+    """Return the dtype as which compiled code sees the elements of ``dtype``."""
     return STORAGE.get(dtype) or np.dtype(dtype)
 
 
 def kernel_name(kernel: str, dtype: str, result: str) -> str:
-    """The name in a library of a kernel for operands of a dtype and a C of the dtype ``result``.
+    """Return the name in a library of a kernel for operands of a dtype and a C of the dtype ``result``.
 
     >>> kernel_name("cpu/packed", "float32", "float32")
     'kernel cpu/packed float32 float32'
@@ -58,12 +58,12 @@ def kernel_name(kernel: str, dtype: str, result: str) -> str:
 
 
 def products_name(dtype: str) -> str:
-    """The name in a library of the loop over a batch of small products."""
+    """Return the name in a library of the loop over a batch of small products."""
     return f"products {dtype}"
 
 
 def function_name(function: str, dtype: str = "") -> str:
-    """The name in a library of a function that Python calls with numbers and arrays."""
+    """Return the name in a library of a function that Python calls with numbers and arrays."""
     return f"{function} {dtype}".strip()
 
 
@@ -82,16 +82,16 @@ FAILED = -(1 << 63)
 
 @functools.cache  # reads all sources
 def sources_key() -> str:
-    """A key of the sources from which a library is built."""
+    """Return a key that identifies the sources from which a library is built."""
     return fingerprint(*sources.files(SOURCES))
 
 
 def built_level(here: Machine) -> InstructionLevel | None:
-    """The machine's best instruction level, if a library was built for it and uses vectors as wide as the machine's;
-    otherwise None.
+    """Return the machine's best instruction level, if a library was built for that level and uses vectors as wide as
+    the machine's; otherwise None.
 
-    A library of a lower level is never used, because Python computes the sizes of workspace from the tiles of the best
-    level.
+    A library of a lower instruction level is never used, because Python computes the sizes of workspace from the tiles
+    of the best level.
     """
     arch = here.system.rpartition(" ")[2]
     best = next(iter(instruction_levels(arch, here.isa)), None)
@@ -104,7 +104,7 @@ def built_level(here: Machine) -> InstructionLevel | None:
 
 @functools.cache  # the library stays loaded
 def support_function(name: str) -> int | None:
-    """The address of a function that does not depend on the processor; None if no library was built."""
+    """Return the address of a function that does not depend on the processor; None if no library was built."""
     level = built_level(machine())
     if level is None or not is_current(level):
         return None
@@ -112,8 +112,8 @@ def support_function(name: str) -> int | None:
 
 
 def is_current(level: InstructionLevel) -> bool:
-    """Whether there is a library of this level that was built from the present sources. The sources of an installed
-    package never change."""
+    """Return whether a library of this instruction level was built from the present sources. The sources of an
+    installed package never change."""
     about = BUILT / f"{level.name}.json"
     if not about.is_file():
         return False
@@ -133,28 +133,30 @@ class BuiltLibrary:
         self._functions = frozenset(self.about["functions"])
 
     def write_settings(self, settings: dict[str, int]) -> None:
-        """Write this machine's numbers, such as the sizes of caches and blocks, into the loaded library."""
+        """Write this machine's numbers, such as the sizes of caches and blocks, into the memory of the loaded
+        library."""
         for name in self.about["settings"]:
             ctypes.c_int64.in_dll(self._dll, f"tilewright.setting.{name}").value = settings[name]
 
     def has(self, name: str) -> bool:
-        """Whether the library has a function of this name."""
+        """Return whether the library has a function of this name."""
         return name in self._functions
 
     def address(self, name: str) -> int:
-        """The address of a function's machine code."""
+        """Return the address of the machine code of a function of the library."""
         found = ctypes.cast(self._dll[name], ctypes.c_void_p).value
         assert found is not None
         return found
 
     @functools.cache  # noqa: B019  # lives as long as the process
     def function(self, name: str) -> BuiltFunction:
-        """A function that can be called with numbers and arrays."""
+        """Return a function of the library, which can be called with numbers and arrays."""
         return BuiltFunction(self._dll[name])
 
 
 def data_address(words: np.ndarray) -> int:
-    """The address of the data of a writable 1-D array. This is five times as fast as ``words.ctypes.data``."""
+    """Return the address of the data of a writable 1-D array. ``data_address`` is five times as fast as the attribute
+    ``ctypes.data`` of the array."""
     return _addressof(_from_buffer(words)) if words.size else words.ctypes.data
 
 
@@ -163,8 +165,8 @@ _from_buffer: Any = ctypes.c_char.from_buffer  # whose stubs do not know that ar
 
 
 class BuiltFunction:
-    """A function of a library, which is called with numbers and arrays. Raises MemoryLimitError if there is not enough
-    memory."""
+    """A function of a built library, which Python calls with numbers and arrays. A call raises MemoryLimitError if
+    there is not enough memory."""
 
     def __init__(self, code: Any) -> None:
         self._code = code

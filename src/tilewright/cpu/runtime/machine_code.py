@@ -1,9 +1,10 @@
 """Gets the engine's machine code for this process: from the library that was built for its processor, or from a
 compiler.
 
-With ``$TILEWRIGHT_COMPILE=1`` the engine is compiled in the process even if there is a library. This is for developers
-who change its kernels. Numba (``tilewright[lab]``) always compiles the kernels of the ladder, users' kernels, and tile
-sizes that ``tilewright tune`` tries. If there is neither a library nor a compiler, NumPy multiplies.
+With ``$TILEWRIGHT_COMPILE=1`` the engine is compiled in the process even if there is a library. Compiling in the
+process is for developers who change the engine's kernels. Numba (``tilewright[lab]``) always compiles the kernels of
+the ladder, users' kernels, and tile sizes that ``tilewright tune`` tries. If there is neither a library nor a compiler,
+NumPy multiplies.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _FORBIDDEN = "NUMBA_DISABLE_JIT"
 
 
 class Code(Protocol):
-    """The machine code of one kernel: Python calls it with arrays, and other machine code calls it at its address."""
+    """The machine code of one kernel, which Python calls with arrays, and which other machine code calls at its
+    address."""
 
     @property
     def address(self) -> int:
@@ -40,22 +42,23 @@ class Code(Protocol):
 
 
 class CodeSource(Protocol):
-    """A source of machine code: a built library, or a compiler. Each method always returns the same object for the same
-    arguments."""
+    """A source of machine code: a built library, or a compiler. Each method of a ``CodeSource`` always returns the same
+    object for the same arguments."""
 
     def kernel(self, kernel: Kernel, dtype: str, result: str) -> Code:
-        """A kernel for operands of ``dtype`` and a C of ``result``, both as compiled code sees them."""
+        """Return the code of a kernel for operands of ``dtype`` and a C of ``result``, both as compiled code sees
+        them."""
 
     def function(self, name: str) -> Callable[..., int]:
-        """A function that is called with numbers and arrays."""
+        """Return a function that Python calls with numbers and arrays."""
 
     def address(self, name: str) -> int:
-        """The address of a function that the C front calls."""
+        """Return the address of a function that the C front calls."""
 
 
 @functools.cache  # stays as it was at first: machine code is loaded, and sizes of workspace follow from it
 def engine_code() -> CodeSource | None:
-    """The source of the engine's machine code; None if NumPy must multiply."""
+    """Return the source of the engine's machine code; None if NumPy must multiply."""
     if _is_sub_interpreter():
         return None
     if os.environ.get(VARIABLE) != "1" and (found := _library()) is not None:
@@ -64,15 +67,15 @@ def engine_code() -> CodeSource | None:
 
 
 def why_numpy() -> str:
-    """The reason why there is no machine code, as text."""
+    """Return the reason why there is no machine code, as text."""
     if _is_sub_interpreter():
         return "this is a sub-interpreter, to which machine code does not belong"
     return f"{_why_no_library()}, and {_why_no_compiler()}"
 
 
 def kernel_code(kernel: Kernel, dtype: str, result: str) -> Code:
-    """The machine code of a kernel, from the library or compiled now. Raises UnavailableError if neither is
-    possible."""
+    """Return the machine code of a kernel, from the library or compiled now. Raises UnavailableError if there is
+    neither a library nor a compiler."""
     source = engine_code()
     if isinstance(source, BuiltCode) and not source.has(kernel, dtype, result):
         source = _compiler()
@@ -83,7 +86,8 @@ def kernel_code(kernel: Kernel, dtype: str, result: str) -> Code:
 
 
 def need_machine_code(what: str) -> CodeSource:
-    """The source of machine code. Raises UnavailableError if there is none; ``what`` is the subject of the message."""
+    """Return the source of machine code. Raise UnavailableError if there is no machine code; ``what`` is the subject of
+    the message."""
     source = engine_code()
     if source is None:
         raise UnavailableError(f"{what} must be compiled, and {why_numpy()}: {how_to_install('lab')}")
@@ -91,7 +95,7 @@ def need_machine_code(what: str) -> CodeSource:
 
 
 def describe_code() -> str:
-    """A line of text that says which machine code is used, and why."""
+    """Return a line of text that says which machine code is used, and why."""
     source = engine_code()
     if source is None:
         return f"none: {why_numpy()}; NumPy multiplies"
@@ -145,8 +149,8 @@ class BuiltCode:
         self.run_call = library.function("run_call")
 
     def has(self, kernel: Kernel, dtype: str, result: str) -> bool:
-        """Whether the library holds this kernel. It holds neither a changed kernel nor one that was loaded again with
-        another tile."""
+        """Return whether the library holds this kernel. A library holds neither a changed kernel nor a kernel that was
+        loaded again with another tile."""
         return kernel in self._kernels and self._library.has(kernel_name(kernel.name, dtype, result))
 
     @functools.cache  # noqa: B019  # lives as long as the process
@@ -165,7 +169,7 @@ class BuiltCode:
 
 
 class BuiltKernel:
-    """A kernel of a built library, called by a team of threads."""
+    """A kernel of a built library, which a team of threads calls."""
 
     def __init__(self, address: int, run_call: Callable[..., int], with_params: Callable[..., int] | None) -> None:
         self.address, self._run_call, self._with_params = address, run_call, with_params
@@ -179,8 +183,8 @@ class BuiltKernel:
         self.run(call_words(self, *arrays))
 
     def run(self, call: np.ndarray) -> None:
-        """Run the kernel for a call that is encoded in words. The arrays must exist until it ends. Raises MemoryError
-        if a thread finds no memory."""
+        """Run the kernel for a call that is encoded as an array of words. The arrays of the call must exist until the
+        kernel ends. Raises MemoryError if a thread could not allocate its memory."""
         if not self._run_call(call):
             raise MemoryError("the workspace is smaller than one thread needs")
 

@@ -1,9 +1,9 @@
-"""Measures the roofs of this machine: fused multiply-adds per second, and bytes per second from memory and the
-last-level cache.
+"""Measures the roofs of this machine, which are its highest rates: fused multiply-adds per second, and bytes per second
+from memory and the last-level cache.
 
-The clock rate of a shared machine is not that of the datasheet. So the roofs are measured for each dtype and number of
-threads, and cached on disk. A roof is what the machine reaches when no other program runs, so the best of several short
-runs counts. No measurement takes more memory than is available.
+The actual clock rate of a shared machine differs from the rate in its datasheet. So the rates are measured for each
+dtype and number of threads, and cached on disk. A roof is the rate that the machine reaches when no other program runs,
+so the best of several short runs counts. No measurement takes more memory than is available.
 """
 
 from __future__ import annotations
@@ -52,36 +52,37 @@ _doubts: dict[str, str] = {}
 
 
 def peak_gflops(dtype: str = "float32", threads: int = 1, *, fresh: bool = False) -> float:
-    """The highest rate of fused multiply-adds on this machine, in 1e9 operations per second. A fused multiply-add is
-    two operations.
+    """Return the highest rate of fused multiply-adds on this machine, in 1e9 operations per second. A fused
+    multiply-add is two operations.
 
-    With ``fresh`` it is measured again, which takes about 0.3 s, and the higher of the old and the new figure is
+    With ``fresh`` the rate is measured again, which takes about 0.3 s, and the higher of the old and the new figure is
     cached.
     """
     return _cached("fma", dtype, threads, _measure_peak, fresh)
 
 
 def bandwidth_gbs(dtype: str = "float64", threads: int = 1, *, fresh: bool = False, room: int | None = None) -> float:
-    """The memory bandwidth of a triad out = x + 3·y over arrays much larger than the last-level cache, in 1e9 bytes per
-    second.
+    """Return the memory bandwidth of a triad out = x + 3·y over arrays much larger than the last-level cache, in 1e9
+    bytes per second.
 
-    Bytes are counted as by the STREAM benchmark: two arrays are read and one is written. Fetching a line before it is
-    written does not count. The measurement may take ``room`` bytes. If that is too little and no figure is cached, the
-    result is ASSUMED_GBS.
+    Bytes are counted as by the STREAM benchmark: two arrays are read and one is written. The bytes of a cache line that
+    is fetched before it is written are not counted. The measurement may allocate ``room`` bytes. If ``room`` is too
+    small for a measurement and no figure is cached, the result is ASSUMED_GBS.
     """
     return _cached("triad", dtype, threads, functools.partial(_measure_bandwidth, room), fresh) or ASSUMED_GBS
 
 
 def cache_bandwidth_gbs(dtype: str = "float64", threads: int = 1, *, fresh: bool = False) -> float:
-    """The bandwidth of the same triad over arrays that fill half of the last-level cache, in 1e9 bytes per second."""
+    """Return the bandwidth of the triad out = x + 3·y over arrays that fill half of the last-level cache, in 1e9 bytes
+    per second."""
     return _cached("cached triad", dtype, threads, _measure_cache_bandwidth, fresh)
 
 
 def roofs(*, fresh: bool = False) -> list[dict[str, Any]]:
-    """Every roof of this machine, on one thread and on all threads: its kind, dtype, number of threads, value, unit,
-    and a line of text.
+    """Return every roof of this machine, on one thread and on all threads. Each roof has its kind, dtype, number of
+    threads, value, unit, and a line of text.
 
-    If a figure was measured again, or if other programs disturbed it, the text says why.
+    If a figure was measured again, or if other programs disturbed the measurement, the text says so.
     """
     found = []
     for threads in sorted({1, machine().usable_cores}):

@@ -15,12 +15,12 @@ _chains = codegen.fma_chains(CHAINS, BITS)
 
 
 def multiply_add(steps: int, x: np.ndarray) -> None:
-    """Compiled code: CHAINS independent chains of ``steps`` multiply-adds each."""
+    """Compiled code: Run CHAINS independent chains of ``steps`` multiply-adds each."""
     _chains(steps, codegen.offset(x, 0))
 
 
 def triad(x: np.ndarray, y: np.ndarray, out: np.ndarray, repeats: int) -> None:
-    """Compiled code: out = x + factor·y, ``repeats`` times."""
+    """Compute out = x + factor·y, ``repeats`` times, in compiled code."""
     for r in range(repeats):
         factor = x.dtype.type(3 + r)  # changes each time: otherwise the compiler may compute the loop once
         for i in range(out.size):

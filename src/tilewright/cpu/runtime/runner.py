@@ -1,14 +1,14 @@
 """Runs one CPU kernel: gets its machine code and workspace, and cuts C, or a batch of products, among threads.
 
-A kernel is a function of three matrices and does not know of threads. It declares how its C may be cut among threads:
-``rows`` means bands of whole rows, which stay contiguous; ``tiles`` means rectangles, for kernels that take any
-strides. A ``team`` kernel distributes its work itself: all threads run the same function on the same operands, and take
-jobs by shared counters.
+A kernel is a function of three matrices and contains no code for threads. Each kernel declares how its C may be cut
+among threads: ``rows`` means that C is cut into bands of whole rows, which stay contiguous; ``tiles`` means that C is
+cut into rectangles, for kernels that take any strides. A kernel with the value ``team`` distributes its work itself:
+all threads run the same function on the same operands, and take jobs by shared counters.
 
-Workspace is cached between calls, because new memory costs a page fault every 4 KiB. Taking a buffer and putting it
-back are one operation of a dict each. There is no lock, because an interrupt could leave it taken. A buffer that an
-interrupt loses is freed with its last reference. For a batch of small products, threads take portions of the batch, and
-a compiled loop computes the products of a portion.
+Workspace is cached between calls, because new memory costs a page fault every 4 KiB. Taking a buffer from the cache is
+one operation of a dict, and so is putting it back. The cache has no lock, because an interrupt could leave a lock
+taken. A buffer that is not put back because of an interrupt is freed when its last reference is deleted. For a batch of
+small products, threads take portions of the batch, and a compiled loop computes the products of a portion.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _NOTHING = aligned_empty((0,), np.uint8)
 
 @contextlib.contextmanager
 def take_workspace(nbytes: int) -> Iterator[np.ndarray]:
-    """A context manager: at least ``nbytes`` uninitialised bytes on a 64-byte boundary, which no other call uses until
-    the ``with`` block ends.
+    """Return a context manager that gives at least ``nbytes`` uninitialised bytes on a 64-byte boundary. No other call
+    uses these bytes until the ``with`` block ends.
 
     Raises MemoryLimitError, which names the size, if there is not enough memory.
 
@@ -67,8 +67,9 @@ def take_workspace(nbytes: int) -> Iterator[np.ndarray]:
 
 
 def take_buffer(nbytes: int) -> np.ndarray:
-    """The buffer that ``take_workspace`` gives, until ``put_back_buffer`` is called. This is a microsecond faster. A
-    buffer that is not put back is freed with its last reference."""
+    """Return a buffer as ``take_workspace`` gives it, for use until ``put_back_buffer`` is called. A pair of
+    ``take_buffer`` and ``put_back_buffer`` is a microsecond faster than ``take_workspace``. A buffer that is not put
+    back is freed when its last reference is deleted."""
     if not nbytes:
         return _NOTHING
     # Mostly there is one buffer. A product that has evicted this code from the caches pays for every line of it.
@@ -106,7 +107,8 @@ def _taken(nbytes: int) -> np.ndarray | None:
 
 
 def put_back_buffer(memory: np.ndarray) -> None:
-    """Cache a buffer for later products. The largest buffers are kept, at most one more than there are usable cores."""
+    """Cache a buffer for later products. The largest buffers stay cached, at most one more than the number of usable
+    cores."""
     if not 0 < memory.size <= MOST_CACHED_BYTES:
         return
     _cached[id(memory)] = memory
@@ -123,7 +125,7 @@ LEAST_RECYCLED = 32 << 20
 
 
 class _Lender:
-    """The owner of a buffer for as long as an array over it lives."""
+    """The owner of a buffer, for as long as an array over the buffer exists."""
 
     def __init__(self, memory: np.ndarray) -> None:
         self.__array_interface__ = memory.__array_interface__
@@ -131,9 +133,9 @@ class _Lender:
 
 
 def recycled_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array. The buffer of a large array is cached when its last reference is deleted.
-
-    So the next large array needs no page faults: the first write to 40 MiB takes 20 ms on a virtual machine.
+    """Return an uninitialised array. The buffer of a large array is cached when the array's last reference is deleted.
+    So the next large array takes cached memory and causes no page faults: the first write to 40 MiB of new memory takes
+    20 ms on a virtual machine.
 
     >>> recycled_empty((2, 3), np.dtype("float32")).shape
     (2, 3)
@@ -166,8 +168,8 @@ def _allocated(nbytes: int) -> np.ndarray:
 
 
 def even_slices(length: int, parts: int, grain: int = 1) -> list[slice]:
-    """At most ``parts`` consecutive slices of nearly equal length. The length of each but the last is a multiple of
-    ``grain``.
+    """Return at most ``parts`` consecutive slices of nearly equal length. The length of each slice but the last is a
+    multiple of ``grain``.
 
     >>> even_slices(10, 3), even_slices(10, 2, grain=4)
     ([slice(0, 3, None), slice(3, 6, None), slice(6, 10, None)], [slice(0, 4, None), slice(4, 10, None)])
@@ -179,7 +181,7 @@ def even_slices(length: int, parts: int, grain: int = 1) -> list[slice]:
 
 
 def run_in_slices(job: Callable[[slice], None], length: int, threads: int) -> None:
-    """Cut ``length`` into at most ``threads`` even slices, and call ``job`` with each of them on another thread.
+    """Cut ``length`` into at most ``threads`` even slices, and call ``job`` with each slice, each on another thread.
 
     >>> found = []
     >>> run_in_slices(found.append, 10, 1)
@@ -197,10 +199,10 @@ Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 
 
 def compiled(kernel: Kernel, dtype: np.dtype, result: np.dtype | None = None) -> Code:
-    """The kernel's machine code for ``dtype``, from the library or compiled now, which takes about 1 s.
+    """Return the kernel's machine code for ``dtype``, from the library or compiled now, which takes about 1 s.
 
-    It takes matrices of ``code_dtype(dtype)``. With a wider ``result``, C has that dtype, and the operands have
-    ``dtype``. Raises UnavailableError if the code must be compiled and cannot be.
+    It takes matrices of ``code_dtype(dtype)``. If ``result`` is given, C has that wider dtype, and the operands have
+    ``dtype``. Raises UnavailableError if the code must be compiled and there is no compiler.
     """
     if result is None or result == dtype:
         dtype = result = code_dtype(dtype)
@@ -209,7 +211,7 @@ def compiled(kernel: Kernel, dtype: np.dtype, result: np.dtype | None = None) ->
 
 @functools.cache  # one for all teams
 def standby() -> CompiledStandby:
-    """The functions with which workers wait for the next product in machine code."""
+    """Return the functions with which worker threads wait, in machine code, for the next product."""
     return CompiledStandby(need_machine_code("what workers wait in").function)
 
 
@@ -217,10 +219,11 @@ def standby() -> CompiledStandby:
 
 
 def grid(m: int, n: int, threads: int) -> tuple[int, int]:
-    """The numbers of bands of rows and of columns into which to cut C, so that there is a rectangle for each thread and
-    all threads together read the least.
+    """Return the numbers of bands of rows and of columns into which to cut C. Each thread computes one rectangle of C,
+    and all threads together read as few elements as possible.
 
-    With p bands of rows and q of columns, A is read q times and B p times: k·(q·m + p·n) elements.
+    If C is cut into p bands of rows and q bands of columns, A is read q times and B is read p times: k·(q·m + p·n)
+    elements.
 
     >>> grid(1000, 1000, 4), grid(100, 10000, 4), grid(10000, 10, 2)
     ((2, 2), (1, 4), (2, 1))
@@ -230,7 +233,7 @@ def grid(m: int, n: int, threads: int) -> tuple[int, int]:
 
 
 class Composer(Team):
-    """The functions that a composed kernel calls: products by its base kernel, and additions, all on the same
+    """The functions that a composed kernel calls, for products by its base kernel and for additions, all on the same
     threads."""
 
     def __init__(self, threads: int, base: Product) -> None:
@@ -238,11 +241,11 @@ class Composer(Team):
         self.multiply = base
 
     def add(self, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
-        """out = x + y; the rows are shared among the threads."""
+        """Compute out = x + y; the rows are shared among the threads."""
         self._elementwise(np.add, x, y, out)
 
     def subtract(self, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
-        """out = x − y; the rows are shared among the threads."""
+        """Compute out = x − y; the rows are shared among the threads."""
         self._elementwise(np.subtract, x, y, out)
 
     def _elementwise(self, operation: Any, x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
@@ -263,16 +266,17 @@ def runner(
     symmetry: Symmetry = "",
     mirrored: bool = True,
 ) -> Product:
-    """A function ``run(a, b, c)`` that computes c = a·b with this kernel. The kernel is compiled now, not at the first
-    call.
+    """Return a function ``run(a, b, c)`` that computes c = a·b with this kernel. The kernel is compiled now, not at the
+    first call of ``run``.
 
     ``a``, ``b`` and ``c`` are matrices of ``dtype`` with any strides; ``c`` may have a wider dtype ``result``, if it is
-    one of the kernel's ``sums``. Every element of ``c`` is written, and none is read. With ``add``, which needs a
-    kernel that ``adds``, the product is added to ``c``.
+    one of the kernel's ``sums``. ``run`` writes every element of ``c``, and reads none. With ``add``, which only
+    kernels with ``adds`` allow, ``run`` adds the product to ``c``.
 
-    With a ``symmetry``, which needs a kernel with a ``triangle``, ``c`` is known to be symmetric. Unless ``mirrored``,
-    only its diagonal and lower triangle are right afterwards, so that further products can be added. Raises UsageError
-    for a dtype, a number of threads or a parameter that the kernel does not have.
+    A ``symmetry``, which only kernels with a ``triangle`` allow, says that ``c`` is known to be symmetric. If
+    ``mirrored`` is False, only the diagonal and the lower triangle of ``c`` are right afterwards, so that further
+    products can be added. Raises UsageError for a dtype, a number of threads or a parameter that the kernel does not
+    have.
     """
     dtype = np.dtype(dtype)
     result = dtype if result is None else np.dtype(result)
@@ -321,7 +325,7 @@ def _check_shapes(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
 def call_once(run: Product, dtype: Any) -> None:
     """Multiply 1×1 matrices once, because the first call of a kernel may search for a library or compile further code.
 
-    Raises the kernel's own exceptions, and UnavailableError for a library that is not installed.
+    Raises the kernel's own exceptions, and UnavailableError if the kernel needs a library that is not installed.
     """
     a, b, c = (np.ones((1, 1), dtype) for _ in range(3))
     run(a, b, c)
@@ -388,7 +392,7 @@ def _run_team(
 
 @functools.lru_cache(maxsize=1024)  # every product of a shape asks
 def team_needs(kernel: Kernel, shape: tuple[int, int, int], dtype: np.dtype, threads: int) -> tuple[int, int]:
-    """The bytes of workspace and the number of counters that a ``team`` kernel needs."""
+    """Return the bytes of workspace and the number of counters that a ``team`` kernel needs."""
     return kernel.workspace_bytes(*shape, dtype.name, threads), kernel.counters(*shape) if kernel.counters else 1
 
 
@@ -421,8 +425,8 @@ PORTIONS, LEAST = 8, 1 << 23
 def as_matrices(
     shapes: ProductShapes, a: np.ndarray, b: np.ndarray, c: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Views of the operands with the shapes (…, m, k), (…, k, n), (…, m, n): a vector gets its missing axis, and a and
-    b get the axes of the batch."""
+    """Return views of the operands with the shapes (…, m, k), (…, k, n), (…, m, n). A vector gets its missing axis, and
+    a and b get the axes of the batch."""
     a = a if a.ndim > 1 else a[None, :]
     b = b if b.ndim > 1 else b[:, None]
     if c.ndim != len(shapes.batch) + 2:
@@ -443,12 +447,12 @@ def _with_vector_axis(c: np.ndarray, shapes: ProductShapes) -> np.ndarray:
 def multiply_batch(
     short: Short, product: Callable[[], Product], bands: int, a: np.ndarray, b: np.ndarray, c: np.ndarray
 ) -> None:
-    """Multiply the arrays that ``as_matrices`` returned. The batch is cut along its longest axis, and at most ``bands``
-    threads share it.
+    """Multiply the operands of a batch that ``as_matrices`` returned. The batch is cut along its longest axis, and at
+    most ``bands`` threads share it.
 
-    Each thread takes the next portion until none is left. ``short`` computes a portion in one call, or returns None. If
-    it returns None, ``product()`` gives the function that computes one product. Ctrl-C takes effect between two
-    portions.
+    Each thread takes the next portion of the batch until none is left. ``short`` is a function that computes a portion
+    in one call, or returns None. If ``short`` returns None, ``product()`` gives the function that computes one product.
+    Ctrl-C takes effect between two portions.
     """
     if not c.size:
         return

@@ -1,13 +1,14 @@
 """The fast path for products on several threads: threads that wait in machine code get their part without any Python
 code.
 
-The general path (``runner``, ``Team.rally``) has an overhead of 40 µs. In that time two threads multiply matrices of
-200³. It is needed if Python must wake threads, and for everything unusual.
+The general path (``runner``, ``Team.rally``) has an overhead of 40 µs. In 40 µs two threads compute a product of 200³.
+The general path is needed if Python must wake threads, and for all unusual arrays and arguments.
 
 On the fast path one call of machine code reads the arrays, posts the product to workers, and wakes as many sleeping
-workers as make the product faster. Then it computes its own part and waits for theirs. All of this takes 2 µs if the
-workers are polling. No Python code runs meanwhile, so no interrupt can occur, and no worker need be claimed. The C
-front remembers how products of a shape are shared, and shares later ones without any Python code.
+workers as make the product faster. After posting, the call of machine code computes the caller's own part of the
+product and waits for the workers' parts. The overhead of the fast path is 2 µs if the workers are polling. No Python
+code runs during the call, so no interrupt can occur, and no worker need be claimed. The C front remembers how products
+of a shape are shared, and shares later products of that shape without any Python code.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _entered_ns = -ENTERING_NS
 
 @dataclass(frozen=True, eq=False)
 class Sharing:
-    """How ``threads`` share products of one shape and dtype: the words of the call, the bytes of its workspace, and the
-    dtype of C."""
+    """The data by which ``threads`` threads share products of one shape and dtype: the words of the call, the bytes of
+    its workspace, and the dtype of C."""
 
     threads: int
     call: np.ndarray
@@ -69,14 +70,15 @@ def sharing(
     result: np.dtype | None = None,
     symmetry: Symmetry = "",
 ) -> Sharing | None:
-    """How a ``team`` kernel without tunable parameters shares products of this shape (m, n, k). The kernel is compiled
-    now.
+    """Return how a ``team`` kernel without tunable parameters shares products of this shape (m, n, k). The kernel is
+    compiled now.
 
-    A product is shared if ``least`` other threads are polling; by default all must be. Otherwise it is shared if the
-    others sleep in machine code, and up to ``wakes`` of them are worth waking. ``result`` is the dtype of C, by default
-    that of the operands. ``symmetry`` is what is known of C.
+    A product is shared if at least ``least`` other threads (by default all) are ready: they poll, or they sleep in
+    machine code. At most ``wakes`` sleeping threads are counted as ready, because only so many are worth waking.
+    ``result`` is the dtype of C, by default that of the operands. ``symmetry`` says whether C is known to be symmetric
+    or Hermitian, and why.
 
-    None if there is no C front.
+    The result is None if there is no C front.
     """
     if _c_front() is None:
         return None
@@ -99,10 +101,10 @@ def sharing(
 
 
 def multiply_shared(how: Sharing, a: np.ndarray, b: np.ndarray, out: Any) -> Any:
-    """A·B, computed by the threads that are available, in ``out`` or a new array.
+    """Return A·B, computed by the threads that are available, in ``out`` or a new array.
 
-    None if the general path must compute it: too few threads are available, the arrays are unusual, or the product
-    belongs to a run that can be stopped."""
+    The result is None if the general path must compute the product: too few threads are available, the arrays are
+    unusual, or the product belongs to a run that can be stopped."""
     memory = take_buffer(how.workspace)
     result = _c_front().shared_product(a, b, out, how.result, how.call.copy(), memory)
     put_back_buffer(memory)
@@ -115,8 +117,9 @@ def remember_shape(
     """Make ``small_products.multiply`` compute products of this shape (m, n, k) from now on, while the limit of threads
     is ``limit``.
 
-    They are computed as ``how`` says, which needs no workspace. With ``alone`` they are computed by one thread if
-    ``how`` is None or too few threads are available. ``symmetric`` means products of a matrix and its transpose."""
+    Threads share these products as ``how`` says, without any workspace. With ``alone`` one thread computes a product if
+    ``how`` is None or too few threads are available. ``symmetric`` means that the products are of a matrix and its
+    transpose."""
     m, n, k = shape
     result, call = (dtype, ()) if how is None else (how.result, how.call[: code.COUNTERS])
     if np.dtype(result.type) is result:  # not a caller's own with metadata, which others would get
@@ -126,10 +129,10 @@ def remember_shape(
 
 
 def enter(threads: int, at_once: bool = False) -> None:
-    """Bring workers into machine code. The C front calls this for each product that would have woken threads which are
-    not there: they do not exist yet, run Python code, or may run on other processors.
+    """Bring workers into machine code. The C front calls ``enter`` for each product that would have woken threads which
+    do not wait in machine code: they do not exist yet, run Python code, or may run on other processors.
 
-    Unless ``at_once``, this does nothing if it was tried a moment ago."""
+    ``enter`` does nothing if it was tried a moment ago, except with ``at_once``."""
     global _entered_ns
     now = time.perf_counter_ns()
     if at_once or now - _entered_ns >= ENTERING_NS:
@@ -138,11 +141,12 @@ def enter(threads: int, at_once: bool = False) -> None:
 
 
 def wake_if_many(threads: int) -> None:
-    """Wake threads if many products follow each other. It is called for each product that found fewer than ``threads``
-    threads polling, mostly by the C front.
+    """Wake threads if many products follow each other. The C front, and rarely Python, calls ``wake_if_many`` for each
+    product that found fewer than ``threads`` threads polling.
 
-    When such products have followed each other for as long as waking threads takes, the next one wakes them, so that
-    they poll for later products. So waking takes at most about as long as the products did."""
+    When products that found too few threads polling have followed each other for as long as waking threads takes, the
+    next product wakes the threads, so that they poll for later products. So waking the threads takes at most about as
+    long as the products before it took."""
     global _first_ns, _last_ns, wakes_all
     now = time.perf_counter_ns()
     if now - _last_ns > GAP_NS:

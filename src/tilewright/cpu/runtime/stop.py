@@ -1,13 +1,13 @@
-"""Makes Ctrl-C end a long product early. Python raises KeyboardInterrupt only between bytecodes, and machine code has
-none.
+"""Makes Ctrl-C end a long product early. Python raises KeyboardInterrupt only between bytecodes, so not while machine
+code runs.
 
-So the thread that calls a long product does not compute: it waits, and Ctrl-C interrupts the wait. Then it sets every
-counter by which the threads share the work to STOP. After that no job is left to take, and every count that a thread
-waits for is reached. The threads may still write to C and to the workspace, and nowhere else. C is invalid after an
-interrupt.
+So the thread that calls a long product does not compute: it waits, and Ctrl-C interrupts the wait. After the interrupt,
+the calling thread sets every counter by which the computing threads share the work to STOP. With all counters at STOP,
+no job is left to take, and every count that a thread waits for is reached. Until they end, the computing threads may
+still write to C and to the workspace, and nowhere else. The elements of C are invalid after an interrupt.
 
 A run of many products, such as one from files to a file, runs on another thread (``stoppable``). An interrupt calls the
-run's ``Stop``, which calls the current product and all other listeners.
+run's ``Stop``, which calls all its listeners; one of them stops the current product.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ LONG = 400_000_000_000
 
 
 class Stopped(BaseException):
-    """Raised inside a run that was asked to stop. The caller of the run gets the interrupt instead."""
+    """Raised inside a run that was asked to stop. The caller of the run gets KeyboardInterrupt instead."""
 
 
 class Stop:
-    """Asks a run to end early. It may be used from any thread."""
+    """Asks a run to end early. A Stop may be used from any thread."""
 
     def __init__(self) -> None:
         self.asked = False
         self._listeners: list[Callable[[], None]] = []
 
     def ask(self) -> None:
-        """Call every listener, in the order in which they were added. This may be done several times."""
+        """Call every listener, in the order in which they were added. ``ask`` may be called several times."""
         self.asked = True
         for listener in list(self._listeners):
             listener()
 
     @contextlib.contextmanager
     def tells(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Within the ``with`` block, ``ask`` calls ``listener``. If the run was already asked to stop, ``listener`` is
-        called at once."""
+        """Return a context manager: within its ``with`` block, ``ask`` calls ``listener``. If the run was already asked
+        to stop, ``listener`` is called at once."""
         self._listeners.append(listener)
         try:
             if self.asked:
@@ -69,16 +69,16 @@ current: contextvars.ContextVar[Stop | None] = contextvars.ContextVar("tilewrigh
 
 
 def current_stop() -> Stop:
-    """The Stop of the current run; outside a run, a Stop that is never asked."""
+    """Return the Stop of the current run; outside a run, a Stop that never asks for an early end."""
     return current.get() or Stop()
 
 
 def stoppable(work: Callable[[], Result]) -> Result:
-    """The result of ``work()``, which runs on a thread that no interrupt reaches. An interrupt asks the work to end
-    early.
+    """Return the result of ``work()``, which runs on a thread that no interrupt reaches. An interrupt asks the work to
+    end early, by the run's ``Stop``.
 
-    The interrupt is raised when the work has ended. Inside another stoppable run, this only calls ``work``. Raises
-    UnavailableError if the system cannot start the threads.
+    KeyboardInterrupt is raised when the work has ended. Inside another stoppable run, ``stoppable`` only calls
+    ``work``. Raises UnavailableError if the system cannot start the threads.
     """
     if current.get() is not None:
         return work()
@@ -107,7 +107,7 @@ def run_stoppable(
     call: np.ndarray | None = None,
     standby: Standby | None = None,
 ) -> None:
-    """Run ``job`` on every thread of the team. Ctrl-C ends a long product early; after a short product it takes effect
+    """Run ``job`` on every thread of the team. Ctrl-C ends a long product early; during a short product it takes effect
     when the product is done.
 
     ``call`` is the same job, encoded for workers that wait in machine code (``Team.rally``). Raises KeyboardInterrupt,

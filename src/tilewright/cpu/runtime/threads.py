@@ -1,18 +1,19 @@
-"""The threads that compute one product together.
+"""Manages the threads that compute one product together.
 
-They are Python threads; compiled code releases the GIL. Calls from several threads never wait for each other. A forked
-child process starts new worker threads.
+The computing threads are Python threads; compiled code releases the GIL. Calls from several threads never wait for each
+other. A forked child process starts new worker threads.
 
-A worker waits for a product in machine code, without the GIL. After its part of a product it polls its mailbox for a
-millisecond, and can begin the next call in less than a microsecond. Then it sleeps, and begins a call after some tens
-of microseconds, because threads wake each other (``cpu.codegen.crew``). Jobs that only Python can run reach the worker
-through its inbox; waking it for those takes 20 to 100 µs. The caller does not wait for a late worker: if the caller
-finishes before the worker has begun, it takes the call back.
+A worker waits for a product in machine code, without the GIL. After its part of a product, a worker polls its mailbox
+for a millisecond; while it polls, it begins the next call in less than a microsecond. After a millisecond without a
+call the worker sleeps; it then begins the next call after some tens of microseconds, because threads wake each other
+(``cpu.codegen.crew``). Jobs that only Python can run reach the worker through its inbox; waking it for such a job takes
+20 to 100 µs. The caller does not wait for a late worker: if the caller finishes before the worker has begun, the caller
+takes the call back.
 
-If the system allows it, each thread is woken on a different processor. Otherwise Linux may wake a worker on the
-caller's processor and start it 4 ms late, although another processor is idle: on 2 cores products of 6 ms took 10 ms.
-Workers that machine code wakes are placed by Linux, which finds an idle processor for them, because they need not wait
-for the GIL.
+If the system allows it, each thread is woken on a different processor. If Linux chooses the processor, it may wake a
+worker on the caller's processor and start it 4 ms late, although another processor is idle: on 2 cores products of 6 ms
+took 10 ms. For workers that machine code wakes, Linux itself finds an idle processor, because these workers need not
+wait for the GIL.
 """
 
 from __future__ import annotations
@@ -48,53 +49,55 @@ _MAILBOX, _SPARE = 24, 8
 
 
 class Standby(Protocol):
-    """How workers wait without the GIL: each one waits at its mailbox."""
+    """The functions by which workers wait without the GIL, each at its own mailbox."""
 
     def called(self, mailbox: np.ndarray) -> int:
-        """The number of times that Python has called the worker back."""
+        """Return the number of times that Python has called the mailbox's worker back."""
 
     def stand_by(self, mailbox: np.ndarray, called: int, awake: bool) -> None:
-        """Run the calls that are posted in the mailbox, until Python has called the worker back more often than
-        ``called``. With ``awake`` the worker polls for a while before it sleeps. If threads cannot sleep in machine
-        code, this returns when no call was posted for a while."""
+        """Run the calls that are posted in the mailbox, until Python has called the worker back more than ``called``
+        times. With ``awake`` the worker polls for a while before it sleeps. If threads cannot sleep in machine code,
+        ``stand_by`` returns when no call was posted for a while."""
 
     def call_back(self, mailbox: np.ndarray) -> None:
-        """Make the mailbox's worker return from ``stand_by``: now, or as soon as it enters it."""
+        """Make the mailbox's worker return from ``stand_by``: now, or as soon as it enters ``stand_by``."""
 
     def begin(self, call: np.ndarray, boxes: np.ndarray, here: int) -> None:
-        """Prepare a call before it is posted. ``boxes`` is an array of the addresses of the mailboxes that may get it.
-        No worker is to wake on the processor ``here``."""
+        """Prepare a call for workers before it is posted. ``boxes`` is an array of the addresses of the mailboxes to
+        which the call may be posted. No worker should wake on the processor ``here``."""
 
     def post(self, mailbox: np.ndarray, call: np.ndarray) -> bool:
         """Post a call if the mailbox's worker waits for one. Returns whether it was posted."""
 
     def wake(self, call: np.ndarray, boxes: np.ndarray) -> None:
-        """Wake the first sleeping workers after a call was posted; these workers wake others."""
+        """Wake the first sleeping workers after a call was posted; these workers wake the others."""
 
     def rouse(self, mailboxes: Sequence[np.ndarray], here: int) -> list[bool]:
-        """Make the workers of these mailboxes poll, on other processors than ``here``. The result has one bool for
-        each: False if the worker runs Python code, or must be moved to another processor."""
+        """Make the workers of these mailboxes poll, on processors other than ``here``. The result has one bool for each
+        worker, which is False if the worker runs Python code, or must be moved to another processor."""
 
     def settle(self, mailbox: np.ndarray, call: int) -> None:
-        """Take this call back if it was posted and has not begun. If it has begun, wait until it has ended."""
+        """Take this call back if it was posted and has not begun. If the worker has begun the call, wait until the call
+        has ended."""
 
     def failed(self, call: np.ndarray) -> bool:
-        """Whether a thread found no memory for its part of a call."""
+        """Return whether a thread found no memory for its part of a call."""
 
 
 class Task(Protocol):
-    """One call of ``Team``, as its workers see it."""
+    """The part of a call of ``Team`` that its workers use."""
 
     standby: Standby | None
     tried: list[Worker]
 
     def do(self, job: Job) -> None:
-        """Run a job of this call, unless the call has already returned."""
+        """Run a job of this call of ``Team``, unless the call has already returned."""
 
 
 class Worker(threading.Thread):
-    """A thread that runs one job after another from its inbox. When the inbox is empty it waits in machine code, if a
-    job has given it the code for this: first it polls for a while, if another product may follow, then it sleeps."""
+    """A thread that runs one job after another from its inbox. While the inbox is empty, the worker waits in machine
+    code, if a job has given it the code for waiting: it polls for a while, if another product may follow, and then
+    sleeps."""
 
     def __init__(self, crew: Crew) -> None:
         super().__init__(name=WORKER, daemon=True)
@@ -112,8 +115,8 @@ class Worker(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Run one job after another. Between jobs wait in machine code, once a job has given the worker the code for
-        this."""
+        """Run one job after another. Between jobs, wait in machine code, once a job has given the worker the code for
+        waiting."""
         of_this_context.set(1)
         self._crew.workers.append(self)
         while True:
@@ -143,8 +146,8 @@ class Worker(threading.Thread):
         self.call_back()
 
     def call_back(self) -> None:
-        """Make the worker look into its inbox. This may be repeated, for example after an interrupt between the two
-        steps of ``give``."""
+        """Make the worker look into its inbox. Calling back may be repeated, for example after an interrupt between the
+        two steps of ``give``."""
         standby = self._standby
         if standby is not None and not self.inbox.empty():
             standby.call_back(self.mailbox)
@@ -153,7 +156,7 @@ class Worker(threading.Thread):
 class Crew:
     """The workers of this process, and the task that has claimed each of them.
 
-    There is no lock, because an interrupt could leave it taken; a claim is one operation of a dict. Callers in machine
+    Claims need no lock, which an interrupt could leave taken: a claim is one operation of a dict. Callers in machine
     code need no claim (``shared_products``): a mailbox takes one call at a time, and a job in the worker's inbox waits
     until that call has ended.
     """
@@ -164,8 +167,9 @@ class Crew:
         self.claims: dict[Worker, Task] = {}
 
     def claim(self, task: Task, count: int) -> list[Worker]:
-        """Claim idle workers. If they are free, these are the same ones each time, because they may still poll; if too
-        few are free, new workers are started. Returns fewer than ``count`` if the system cannot start more threads.
+        """Claim idle workers. The same workers are claimed each time if they are free, because they may still poll; if
+        too few workers are free, new workers are started. Returns fewer than ``count`` workers if the system cannot
+        start more threads.
 
         Each worker is recorded in ``tried`` before it is claimed, so that ``settle`` finds every claim even after an
         interrupt.
@@ -186,7 +190,7 @@ class Crew:
         return claimed
 
     def first(self, count: int) -> list[Worker]:
-        """The first ``count`` workers, whether they are claimed or not; fewer if the system cannot start more
+        """Return the first ``count`` workers, whether they are claimed or not; fewer if the system cannot start more
         threads."""
         if len(self.workers) < count:
             run_on_thread(functools.partial(self._hire, count - len(self.workers)))
@@ -203,10 +207,10 @@ class Crew:
         self.mailboxes = np.array([worker.address for worker in self.workers], np.int64)
 
     def seat(self, workers: list[Worker], here: int | None, allowed: set[int] | None) -> None:
-        """Prepare workers for jobs in their inboxes: pin each to the processor on which it is to wake.
+        """Prepare workers for jobs in their inboxes: pin each worker to its seat, the processor on which it is to wake.
 
-        It is one of the processors ``allowed`` to the caller; it is not the caller's own, ``here``, if there is another
-        one. A worker stays pinned after the job, because it may poll there.
+        A worker's seat is one of the processors ``allowed`` to the caller, but not the caller's own, ``here``, if there
+        is another one. A worker stays pinned after the job, because it may poll on that processor.
         """
         for worker in workers:
             worker.allowed = allowed  # for each job: callers on other threads may be allowed other processors
@@ -306,7 +310,8 @@ def _add_to_set(words: np.ndarray, at: int, processor: int) -> None:
 def call_words(
     code: Any, a: np.ndarray, b: np.ndarray, c: np.ndarray, space: np.ndarray, counters: np.ndarray
 ) -> np.ndarray:
-    """The words that describe a call of a ``team`` kernel. The arrays must exist longer than the words."""
+    """Return the words that describe a call of a ``team`` kernel. The arrays of the call must exist as long as the
+    words are used."""
     matrices = [number for x in (a, b, c) for number in (x.ctypes.data, *x.shape, *x.strides)]
     numbers = [data_address(space), space.size, data_address(counters), counters.size]
     call = np.zeros(words.WORDS, np.int64)
@@ -321,11 +326,11 @@ Words = np.ndarray | None
 
 
 class Team:
-    """A number of threads that compute together; one of them is the caller's.
+    """A number of threads that compute together; one of them is the calling thread.
 
-    An interrupt may come at any bytecode. So each step of a call is recorded by a single operation in C before it takes
-    effect, and ``ensured`` undoes the recorded steps. Therefore no thread works for a call that has returned, and no
-    worker is lost.
+    An interrupt may come between any two bytecodes. So each step of a call of ``Team`` is recorded by a single
+    operation in C before the step takes effect, and ``ensured`` undoes the recorded steps. Therefore no thread works
+    for a call that has returned, and no worker is lost.
 
     >>> seen = []
     >>> Team(2).run([lambda: seen.append(1), lambda: seen.append(2)])
@@ -337,11 +342,11 @@ class Team:
         self.threads = threads
 
     def run(self, jobs: Sequence[Job], stop: Job | None = None) -> None:
-        """Run every job, each on another thread, and the first job on the calling thread. Raises the first error of any
-        job. If the system starts fewer threads, the calling thread runs the remaining jobs, and then the first.
+        """Run every job on a thread of its own; the first job runs on the calling thread. Raises the first error of any
+        job. If the system starts too few threads, the calling thread runs the remaining jobs, and then the first job.
 
         After an interrupt, jobs that have not begun are skipped, and ``stop`` is called, which may make the other jobs
-        end early. ``stop`` may be called several times. The interrupt is raised when all jobs that had begun have
+        end early. ``stop`` may be called several times. KeyboardInterrupt is raised when all jobs that had begun have
         ended.
         """
         if len(jobs) == 1:
@@ -369,13 +374,13 @@ class Team:
         task.raise_error()
 
     def rally(self, job: Job, call: Words = None, standby: Standby | None = None, stop: Job | None = None) -> None:
-        """Run ``job`` on this thread, and also on each other thread of the team that begins it before this thread has
-        finished it.
+        """Run ``job`` on this thread, and also on each other thread of the team that begins the job before this thread
+        has finished it.
 
         The job must distribute its work itself, so that all of it is done even if no other thread begins. ``call`` is
         the same job encoded for ``standby``, for workers that wait in machine code. Raises the first error. An
-        interrupt is raised when no other thread works on the job any more; ``stop`` makes them end early, as in
-        ``run``.
+        interrupt is raised when no other thread works on the job any more; ``stop`` makes the other threads end early,
+        as in ``run``.
         """
         if self.threads == 1:
             job()
@@ -403,8 +408,9 @@ class Team:
 class _TeamCall:
     """One call of ``Team``: the workers that it has claimed, and how many have begun and ended their job.
 
-    With ``shared``, the job of ``rally``, each worker that begins first wakes two others (a wake-up tree): waking one from
-    Python takes 10 to 50 µs, so waking fifteen would take the caller half the time of a product of 1000³.
+    If ``shared`` is given, the job of ``rally``, each worker wakes two other workers before it begins the job (a
+    wake-up tree). Waking one worker from Python takes 10 to 50 µs, so waking fifteen would take the caller half the
+    time of a product of 1000³.
     """
 
     def __init__(self, shared: Job | None = None, standby: Standby | None = None, call: Words = None) -> None:
@@ -430,7 +436,7 @@ class _TeamCall:
         self._closed = False
 
     def do(self, job: Job) -> None:
-        """Called by a worker, on which no signal handler runs. Does nothing once the task is closed."""
+        """Run a job unless the task is closed. A worker calls this function; no signal handler runs on workers."""
         self._begun.append(None)  # before reading _closed: ``settle`` sets _closed before it counts
         error = None
         try:
@@ -451,7 +457,8 @@ class _TeamCall:
         worker.give(self, job)
 
     def post(self, workers: list[Worker]) -> None:
-        """Post the call to those workers that wait in machine code, where the caller may run; the others are to be woken."""
+        """Post the call to the workers that wait in machine code and may run on the caller's processors; the others
+        must be woken."""
         if self.standby is None or self._call is None:
             self.asleep += workers
             return
@@ -464,7 +471,7 @@ class _TeamCall:
         self.standby.wake(self._call, self._boxes)
 
     def wake(self, count: int) -> None:
-        """Wake up to ``count`` workers that are still asleep, for the shared job."""
+        """Wake at most ``count`` workers that are still asleep, to run the shared job."""
         assert self._shared is not None
         for _ in range(count):
             try:
@@ -475,14 +482,15 @@ class _TeamCall:
             self.give(worker, self._shared)
 
     def wait(self, count: int) -> None:
-        """Wait until ``count`` jobs have ended. The list is counted, because an interrupt may swallow a ring of the bell."""
+        """Wait until ``count`` jobs have ended. The ended jobs are counted in their list, because an interrupt may
+        swallow a ring of the bell."""
         while len(self._ended) < count:
             self._bell.get()
 
     def settle(self) -> None:
         """Wait until no thread works for this task and none will begin; then other tasks may claim its workers.
 
-        May be interrupted anywhere and called again.
+        ``settle`` may be interrupted at any point and called again.
         """
         self._closed = True
         if self.stop is not None and len(self._ended) < len(self._begun):
@@ -524,11 +532,11 @@ def _sched_getcpu() -> Callable[[], int] | None:
 
 
 def allowed_processors() -> set[int] | None:
-    """The processors that this thread may run on; None if the system does not report them."""
+    """Return the processors that this thread may run on; None if the system does not report them."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
 def processor_here() -> int | None:
-    """The logical processor that this thread runs on now; None if the system does not report it."""
+    """Return the logical processor that this thread runs on now; None if the system does not report it."""
     getcpu = _sched_getcpu()
     return getcpu() if getcpu is not None and hasattr(os, "sched_setaffinity") else None

@@ -1,1 +1,1 @@
-"""Times kernels in alternation with references."""
+"""Measures the times of kernels, in alternation with the times of reference kernels and libraries."""

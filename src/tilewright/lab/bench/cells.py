@@ -1,7 +1,9 @@
-"""What a benchmark measures: its settings, the cells that follow from them, and the predicted time of each cell.
+"""Defines what a benchmark measures: its settings, the cells (single measurements) that follow from them, and the
+predicted time of each cell.
 
-A kernel of a cell is a ``Kernel`` on the CPU. On a GPU it is a ``CudaKernel``, or a ``Reference`` for a library. This
-module uses only attributes that all three have. The time of a cell is predicted from the time at the previous size.
+The kernel of a cell is a ``Kernel`` on the CPU. On a GPU the kernel of a cell is a ``CudaKernel``, or a ``Reference``
+for a library. This module uses only attributes that all three classes have. The time of a cell is predicted from the
+time of the same kernel at the previous size.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ CachedParams = Callable[[Any, str, Shape], Mapping[str, int] | None]
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a benchmark: what is measured, and how. R is the time of the first of ``references`` over the
-    time of the kernel. All references get cells of their own.
+    """The settings of a benchmark: what is measured, and how. The ratio R is the time of the first of ``references``
+    divided by the time of the kernel. Every reference also gets cells of its own, like a kernel.
 
     If ``dtypes`` is empty, each kernel is measured in float32 if it multiplies float32, otherwise in the first of its
-    dtypes. ``params`` has values to try: every combination of them that a kernel allows is measured. With ``tuned``,
-    the other parameters have the values that the tuner cached. Kernels of the ``engine`` are measured only at shapes
-    for which they are made (``suits_shape``).
+    dtypes. ``params`` has values of kernels' parameters to try: every combination that a kernel allows is measured.
+    With ``tuned``, the parameters that are not in ``params`` have the values that the tuner cached. Kernels of the
+    ``engine`` are measured only at shapes for which they are made (``suits_shape``).
     """
 
     kernels: list[Any]
@@ -55,8 +57,8 @@ class Settings:
     distribution: str = ""
 
     def given(self, shape: Shape, dtype: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """The user's matrices, or those of ``distribution``. None if operands are uniform, because the bench makes such
-        operands itself."""
+        """Return the user's matrices, or matrices of the ``distribution``. The result is None if operands are uniform,
+        because the bench makes such operands itself."""
         if self.operands is None and self.distribution:
             return distributed(self.distribution, shape, "float64" if dtype == "float64" else "float32", self.seed)
         return self.operands
@@ -86,7 +88,7 @@ class Cell:
 
     @property
     def flops(self) -> int:
-        """Operations of the product: 2mnk, whatever algorithm computes it."""
+        """The number of operations of the product: 2mnk, whatever algorithm computes it."""
         return 2 * math.prod(self.shape)
 
     @property
@@ -99,7 +101,7 @@ class Cell:
         return [f"{name}={value}" for name, value in sorted(self.params.items())]
 
     def record(self, verdict: str, **known: Any) -> BenchRecord:
-        """The record of the cell, with the fields that are known before it is measured."""
+        """Return the record of the cell, with the fields that are known before it is measured."""
         (m, n, k), kernel = self.shape, self.kernel
         tunables = {name: kernel.params[name] for name in sorted(kernel.tunable)} | self.params
         about = kernel.about | {"constants": {key: v for key, v in kernel.params.items() if key not in tunables}}
@@ -126,7 +128,7 @@ class Cell:
 
 @dataclass
 class Outcome:
-    """The result of measuring a cell; the fields are those of the record."""
+    """The result of measuring a cell; its fields are also those of the cell's record."""
 
     verdict: str
     reason: str = ""
@@ -138,10 +140,9 @@ class Outcome:
 
 
 def cells(settings: Settings, cached: CachedParams = lambda kernel, dtype, shape: None) -> list[Cell]:
-    """Every cell in the order of measurement. It goes size by size, so that each size is predicted from the previous
-    one.
-
-    If the settings are ``tuned``, ``cached`` returns what the tuner cached.
+    """Return every cell in the order of measurement. The order goes from size to size, so that the times at each size
+    are predicted from those at the previous size. If the settings are ``tuned``, ``cached`` returns the parameters that
+    the tuner cached.
     """
     if settings.device == "cuda":
         return _device_cells(settings, cached)
@@ -177,8 +178,8 @@ def _device_cells(settings: Settings, cached: CachedParams) -> list[Cell]:
 
 
 def suits_shape(kernel: Kernel, dtype: str, shape: Shape) -> bool:
-    """Whether a kernel of the engine is made for this shape in particular: it suits the shape, but does not suit a cube
-    whose sides are the shape's longest side.
+    """Return whether a kernel of the engine is made for this shape in particular. Such a kernel suits the shape, but
+    does not suit a cube whose sides are the shape's longest side.
 
     >>> from tilewright.kernels.catalog import catalog
     >>> shapes = [(1000, 1000, 1000), (1, 4096, 4096), (2000, 2000, 4)]
@@ -191,8 +192,8 @@ def suits_shape(kernel: Kernel, dtype: str, shape: Shape) -> bool:
 
 
 def own_dtype(kernel: Any) -> str:
-    """The dtype in which a CUDA kernel is measured by default: float32 if it multiplies that, otherwise the first of
-    its dtypes."""
+    """Return the dtype in which a CUDA kernel is measured by default: float32 if the kernel multiplies float32,
+    otherwise the first of its dtypes."""
     return "float32" if "float32" in kernel.dtypes else kernel.dtypes[0]
 
 
@@ -206,8 +207,8 @@ def _thread_counts(kernel: Kernel, settings: Settings) -> set[int]:
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """An estimate of the seconds that the remaining cells will take. ``known`` is False if one of their kernels has no
-    measured time yet."""
+    """An estimate of the seconds that the remaining cells will take. ``known`` is False if the kernel of a remaining
+    cell has no measured time yet."""
 
     seconds: float
     known: bool
@@ -248,15 +249,16 @@ class PredictingBench(ABC):
             self.remember(cell, record.median_s)
 
     def predicted_s(self, cell: Cell) -> float | None:
-        """The predicted seconds of one product, at the rate of the previous size; None at the first size."""
+        """Return the predicted seconds of one product of a cell, at the rate of the previous size; None at the first
+        size."""
         if cell.series not in self._last:
             return None
         flops, seconds = self._last[cell.series]
         return seconds * cell.flops / flops if flops else seconds
 
     def over_limit(self, cell: Cell, times: float = 1.0) -> Outcome | None:
-        """The outcome of a cell whose predicted time is more than ``times`` the limit; None for a cell that is to be
-        measured."""
+        """Return the outcome of a cell whose predicted time is more than ``times`` the limit; None for a cell that is
+        to be measured."""
         predicted, limit = self.predicted_s(cell), self.settings.limit_s
         if predicted is None or predicted <= times * limit or self._last[cell.series][1] < min(self.telling_s, limit):
             return None
@@ -264,7 +266,7 @@ class PredictingBench(ABC):
         return Outcome("time_limit", f"predicted {predicted:.3g} s from the size before, the limit is {limit:g} s")
 
     def time_left(self, todo: Iterable[Cell]) -> TimeLeft:
-        """Estimate the seconds that these cells will take, with compilation. Kernels without a measured rate are
+        """Estimate the seconds that these cells will take, including compilation. Kernels without a measured rate are
         assumed to reach ``guessed_flops``."""
         seconds, known = 0.0, True
         for cell in (cells := list(todo)):
@@ -276,8 +278,8 @@ class PredictingBench(ABC):
         return TimeLeft(seconds + mean * len(new), known)
 
     def reference_s(self, cell: Cell) -> float | None:
-        """The predicted seconds of one product of the reference that is measured in alternation with a cell; None if
-        they are not known."""
+        """Return the predicted seconds of one product of the reference that is measured in alternation with a cell;
+        None if they are not known."""
         if not self.settings.references:
             return 0.0
         return self.predicted_s(replace(cell, kernel=self.settings.references[0], params={}))

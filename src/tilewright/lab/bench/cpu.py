@@ -1,11 +1,11 @@
-"""How a cell is measured on the CPU: what is timed, which reference is timed with it, and what is checked before a time
-counts.
+"""Measures a cell on the CPU; decides what is timed, which reference is timed with it, and what is checked before a
+time counts.
 
-A cell is one kernel on one shape, dtype and thread count. A cell goes through these steps: supported? → predicted
-within the limit? → fits in memory? → run once into an output full of NaN, and verify → time, alternating with the
-reference on the same operands → verify again, and check that the kernel wrote to C alone → record. If a cell fails a
-step, its record says why. Every record is returned at once, so an interrupted run loses only the cell that is being
-measured.
+A cell is one kernel on one shape, dtype and thread count. A cell goes through these steps: is the kernel supported? →
+is the predicted time within the limit? → do the operands fit in memory? → run once into an output full of NaN, and
+verify the result → take times, in alternation with the reference on the same operands → verify again, and check that
+the kernel wrote to C alone → make the record. If a cell fails a step, its record says why. The record of a cell is
+returned as soon as the cell is measured, so an interrupted run loses only the cell that is being measured.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _COMPUTED_IN = {
 
 
 class Bench(PredictingBench):
-    """Measures cells on the CPU one after another, and predicts each cell from those before it."""
+    """Measures cells on the CPU one after another, and predicts the time of each cell from those of earlier cells."""
 
     telling_s, guessed_flops, guessed_prepared_s = 0.01, 20e9, 1.0
 
@@ -85,7 +85,7 @@ class Bench(PredictingBench):
         return record
 
     def resume(self, cell: Cell, record: BenchRecord) -> None:
-        """Use a record of an earlier run that is still valid, with its samples."""
+        """Use a record of an earlier run that is still valid, instead of measuring the cell again."""
         super().resume(cell, record)
         self._note_samples(cell, record)
 

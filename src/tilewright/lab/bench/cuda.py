@@ -1,8 +1,8 @@
-"""The bench on a GPU. It measures cells one after another and predicts each from those before it. The GPU is used in a
-separate process, which may crash or hang without ending the run.
+"""The bench on a GPU. The bench measures cells one after another, and predicts the time of each cell from those of
+earlier cells. The GPU is used in a separate process, which may crash or hang without ending the run.
 
 ``device`` decides what is timed, and what is checked before a time counts. This module skips cells that would take too
-long, makes the outcome of a cell whose process crashed or hung, and writes the record.
+long, makes the outcome of a cell during which the GPU's process crashed or hung, and writes the record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AROUND_S = 0.5
 
 
 class CudaBench(PredictingBench):
-    """Measures cells on the first GPU. Raises UnavailableError, with the reason, if there is none."""
+    """Measures cells on the first GPU. Raises UnavailableError, with the reason, if there is no GPU."""
 
     telling_s, guessed_flops = 1e-3, 1e12
 
@@ -68,7 +68,7 @@ class CudaBench(PredictingBench):
         return measured
 
     def record(self, cell: Cell, measured: MeasuredCell) -> BenchRecord:
-        """The record of a measured cell. The time of the cell's first product is remembered, to predict the next
+        """Return the record of a measured cell. The time of the cell's first product is remembered, to predict the next
         size."""
         if measured.once_s is not None:
             self.remember(cell, measured.once_s)
@@ -129,14 +129,14 @@ class LostError(Exception):
 
 @dataclass(frozen=True)
 class Watch:
-    """A message from the process: what it does next, and the most seconds until its next message."""
+    """A message from the process that uses the GPU: what it does next, and the most seconds until its next message."""
 
     seconds: float
     doing: str
 
 
 def serve(connection: Connection, settings: Settings) -> None:
-    """The main function of the process: it opens the GPU, sends facts about it, and answers requests until the
+    """The main function of the process: it opens the GPU, sends facts about the GPU, and answers requests until the
     connection is closed.
 
     A request is the name of a method of ``DeviceBench`` with its arguments; the answer is what the method returns, or the
@@ -168,7 +168,7 @@ def serve(connection: Connection, settings: Settings) -> None:
 
 class GpuProcess:
     """The bench's handle of the process that uses the GPU. The process is started at the first request, and started
-    again after it was lost."""
+    again after it crashed or was killed."""
 
     def __init__(self, settings: Settings, target: _Target = serve) -> None:
         self._settings, self._target = settings, target
@@ -176,8 +176,8 @@ class GpuProcess:
         self._connection: Any = None
 
     def start(self) -> dict[str, Any]:
-        """Start the process; returns the facts about its GPU. Raises UnavailableError if there is no GPU, and LostError
-        if the process ends."""
+        """Start the process that uses the GPU; return the facts about the GPU. Raises UnavailableError if there is no
+        GPU, and LostError if the process ends before it answers."""
         context = multiprocessing.get_context("spawn")  # a fork would inherit threads and locks of libraries
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=self._target, args=(theirs, self._settings), daemon=True)
@@ -190,8 +190,8 @@ class GpuProcess:
             raise
 
     def ask(self, method: str, *args: Any, **named: Any) -> Any:
-        """Call a method of the process's ``DeviceBench``. Raises what the method raises, and LostError if there is no
-        answer."""
+        """Call a method of the process's ``DeviceBench``. Raises the exceptions of the method, and LostError if there
+        is no answer."""
         if self._process is None:
             self.start()
         self._connection.send((method, args, named))

@@ -1,8 +1,9 @@
-"""How a cell is measured on a GPU, in the process that uses the GPU.
+"""Measures a cell on a GPU, in the process that uses the GPU.
 
-A cell goes through these steps: supported, and does it compile? → fits in memory? → run once into an output full of
-NaN, and verify → time, alternating with the reference on the same operands → verify the last output, and check that
-nothing else was written → record. If the GPU refuses or stops a launch, the record gives its CUDA error as the reason.
+A cell goes through these steps: is the kernel supported, and does it compile? → do the operands fit in memory? → run
+once into an output full of NaN, and verify the result → take times, in alternation with the reference on the same
+operands → verify the last output, and check that nothing else was written → make the record. If the GPU refuses or
+stops a launch, the record gives its CUDA error as the reason.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ _REASONS = {
 
 
 class Gauge:
-    """Reads clocks, power and temperature of one GPU, which is found by its PCI address. A reading that fails is
-    None."""
+    """Reads clocks, power and temperature of one GPU, which is found by its PCI address. The value of a reading that
+    fails is None."""
 
     def __init__(self, pci_bus_id: str) -> None:
         self._nvml: Any = None
@@ -66,7 +67,7 @@ class Gauge:
             return
 
     def facts(self) -> dict[str, Any]:
-        """Facts that do not change: driver version, power limit in watts, and highest clocks in MHz."""
+        """Return the facts that do not change: driver version, power limit in watts, and highest clocks in MHz."""
         return {
             "driver": self._read("system_get_driver_version"),
             "power_limit_w": _thousandth(self._of_device("enforced_power_limit")),
@@ -75,7 +76,7 @@ class Gauge:
         }
 
     def read(self) -> dict[str, Any]:
-        """Current readings: clocks in MHz, watts, degrees Celsius, and the reasons for low clocks as text."""
+        """Return current readings: clocks in MHz, watts, degrees Celsius, and the reasons for low clocks as text."""
         reasons = self._of_device("current_clocks_event_reasons")
         return {
             "clock_mhz": self._of_device("clock_info", _SM),
@@ -113,11 +114,11 @@ SLACK, MOST_HOLD_S = 1.5, 20e-3
 
 
 class DeviceSampleLoop:
-    """Takes samples of one function. ``launches`` has one launch for each set of operands, and the sets are used in
-    turn.
+    """Takes samples of one function. ``launches`` has one launch for each set of operands; the sets are used in turn.
 
-    The launches of a sample are queued while the GPU is held busy. The GPU's own clock times them, so the time in which
-    the host launches a short kernel is not measured. ``last`` is the set whose output was written last.
+    The launches of a sample are queued while the GPU is held busy. The GPU's own clock measures the time of the
+    launches, so the time that the host needs to launch a short kernel is not included. ``last`` is the number of the
+    set whose output was written last.
     """
 
     def __init__(
@@ -140,7 +141,8 @@ class DeviceSampleLoop:
                 return
 
     def sample(self) -> float:
-        """Take one sample; returns the mean seconds of one product in it. Raises LaunchError if a launch fails."""
+        """Take one sample; return the mean seconds of one product in the sample. Raises LaunchError if a launch
+        fails."""
         order = [(self.last + 1 + i) % len(self._launches) for i in range(self._inner)]
         self._gpu.fill(self._outputs[order[-1]], 0xFF)  # the result that is verified must come from a timed run
         self._checks.hold(min(MOST_HOLD_S, SLACK * self._queueing_s + 50e-6))()
@@ -189,8 +191,8 @@ class MeasuredCell:
 
 
 class DeviceBench:
-    """Measures cells on one GPU. Operands and oracle stay in its memory for the next cells of the same shape, dtype and
-    precision."""
+    """Measures cells on one GPU. Operands and the oracle's result stay in the GPU's memory for the next cells of the
+    same shape, dtype and precision."""
 
     def __init__(self, gpu: Device, settings: Settings, *, watch: Watch = lambda seconds, what: None) -> None:
         self.gpu, self.settings, self.watch = gpu, settings, watch
@@ -201,7 +203,7 @@ class DeviceBench:
         self._cached: tuple[DeviceSets, DeviceOracle] | None = None
 
     def facts(self) -> dict[str, Any]:
-        """The facts about this GPU for the environment of every record."""
+        """Return the facts about this GPU for the environment of every record."""
         try:
             library = self._library().version
         except UnavailableError:
@@ -218,15 +220,16 @@ class DeviceBench:
         }
 
     def peak(self, dtype: str) -> float | None:
-        """The measured roof for a dtype, in GFLOPS; None for dtypes whose roof is not measured."""
+        """Return the measured peak rate for a dtype, in GFLOPS; None for dtypes whose peak is not measured."""
         self.watch(PREPARE_S, "measuring the peak")
         return device_peak_gflops(self.gpu, dtype)
 
     def measure(self, cell: Cell, *, with_reference: bool = True, repeat: int | None = None) -> MeasuredCell:
-        """Measure one cell, or find out why it cannot be measured. It alternates with the reference, if there is one
-        and ``with_reference`` is True.
+        """Measure one cell, or find out why it cannot be measured. Samples of the cell alternate with samples of the
+        reference, if there is one and ``with_reference`` is True.
 
-        ``repeat`` is the number of samples. None means the settings' number, and more while samples are short.
+        ``repeat`` is the number of samples. If ``repeat`` is None, the settings' number of samples is taken, and more
+        as long as samples are short.
         """
         measured = MeasuredCell(Outcome("wrong"))
         try:
@@ -410,7 +413,7 @@ class DeviceBench:
 
 
 class _StoppedError(Exception):
-    """The GPU stopped a kernel while it ran; it did not refuse to start it."""
+    """Raised if the GPU stopped a kernel that was running; a refused launch raises another error."""
 
 
 @contextlib.contextmanager
@@ -445,11 +448,11 @@ def _nvml_facts(readings: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def residency(arch: str, threads: int, registers: int, shared: int) -> dict[str, Any]:
-    """The resident warps of a multiprocessor with blocks of ``threads``, the most that it can hold, and what limits
-    them; empty for an unknown ``arch``.
+    """Return the number of resident warps of a multiprocessor for blocks of ``threads`` threads, the most warps that it
+    can hold, and what limits the number. The result is empty for an unknown ``arch``.
 
-    ``registers`` is for each thread, and ``shared`` is the bytes of each block. The limits are those of the compute
-    capability.
+    ``registers`` is the number of registers of each thread, and ``shared`` is the bytes of shared memory of each block.
+    The limits are those of the GPU's compute capability.
 
     >>> residency("sm_90a", 256, 64, 0)
     {'resident_warps': 32, 'max_warps': 64, 'limited_by': 'registers'}
@@ -465,7 +468,7 @@ def residency(arch: str, threads: int, registers: int, shared: int) -> dict[str,
 
 
 def formula_values(kernel: CudaKernel, shape: Shape, params: dict[str, int]) -> dict[str, int]:
-    """The values that the kernel's own formulas give for a shape.
+    """Return the values that the kernel's own formulas give for a shape.
 
     >>> from tilewright.kernels.catalog import cuda_catalog
     >>> formula_values(cuda_catalog()["cuda/coalesced"], (32, 32, 32), {})["global_load_sectors"]
@@ -495,10 +498,10 @@ _MATRIX = 2 * 8 * 8 * _THREADS // 32
 
 
 def device_peak_gflops(gpu: Device, dtype: str) -> float | None:
-    """Measure the peak of this GPU in 1e9 operations a second; a multiply-add is two operations. It is the best of ten
-    samples of 20 ms.
+    """Measure the peak of this GPU in 1e9 operations a second; a multiply-add is two operations. The peak is the best
+    of ten samples of 20 ms.
 
-    None for float16 and bfloat16, whose multiply-adds are not measured here.
+    The result is None for float16 and bfloat16, whose multiply-adds this function does not measure.
     """
     if dtype not in ("float32", "float64"):
         return None
@@ -551,8 +554,8 @@ Values = tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]
 
 
 def random_values(shape: Shape, form: NumberFormat, seed: int) -> Values:
-    """A and B with uniform random elements in [−1, 1), rounded to the format. They depend only on the seed and the
-    shape."""
+    """Return A and B with uniform random elements in [−1, 1), rounded to the format. The elements depend only on the
+    seed and the shape."""
     m, n, k = shape
     rng = np.random.default_rng([seed, m, n, k])
     a, b = (_uniform(rng, size, form.working) for size in ((m, k), (k, n)))
@@ -560,7 +563,7 @@ def random_values(shape: Shape, form: NumberFormat, seed: int) -> Values:
 
 
 def given_values(a: NDArray[Any], b: NDArray[Any], form: NumberFormat) -> Values:
-    """The user's own matrices, rounded to the format."""
+    """Return the user's own matrices, rounded to the format."""
     return form.values(form.stored(a)), form.values(form.stored(b))
 
 
@@ -573,8 +576,8 @@ def _uniform(rng: np.random.Generator, size: tuple[int, int], dtype: np.dtype[An
 
 @dataclass(frozen=True)
 class SetLayout:
-    """Where the matrices lie in memory: the starts and sizes in bytes of A, B, C and the reference's C in a set, the
-    bytes of a set (``period``), and the number of sets."""
+    """The positions of the matrices in memory: the starts and sizes in bytes of A, B, C and the reference's C in a set
+    of operands, the bytes of a set (``period``), and the number of sets."""
 
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -583,7 +586,7 @@ class SetLayout:
 
     @classmethod
     def of(cls, shape: Shape, form: NumberFormat, l2_bytes: int) -> SetLayout:
-        """The layout with enough sets that each has been evicted from the L2 cache when it is used again.
+        """Return the layout with so many sets that each set has been evicted from the L2 cache when it is used again.
 
         >>> from tilewright.lab.inputs.formats import FORMATS
         >>> SetLayout.of((256, 256, 256), FORMATS["float32"], 60_000_000).count
@@ -606,7 +609,8 @@ class SetLayout:
 
     @property
     def guards(self) -> list[tuple[str, int, int]]:
-        """Name, start and size of each guard of a set: the bytes between the end of a matrix and the start of the next."""
+        """Return name, start and size of each guard of a set; a guard is the bytes between the end of one matrix and
+        the start of the next."""
         ends = [start + size for start, size in zip(self.starts, self.sizes, strict=True)]
         begins = zip(("before A", *(f"behind {name}" for name in _NAMES)), (0, *ends), strict=True)
         return [
@@ -619,10 +623,10 @@ def _aligned(nbytes: int) -> int:
 
 
 class DeviceSets:
-    """The sets of operands of one shape and format, in the GPU's memory. ``c`` has the kernel's output of each set,
-    ``reference_c`` the reference's.
+    """The sets of operands of one shape and format, in the GPU's memory. ``c`` has the kernel's output of each set, and
+    ``reference_c`` has the reference's output.
 
-    Raises LaunchError if the GPU's memory cannot hold them.
+    Raises LaunchError if the GPU's memory cannot hold the sets.
     """
 
     def __init__(self, gpu: Device, checks: DeviceChecks, layout: SetLayout, values: Values) -> None:
@@ -651,7 +655,7 @@ class DeviceSets:
             self._gpu.fill(c, _POISON)
 
     def changed(self) -> str:
-        """What a kernel has written outside C, as text; empty if it wrote to C alone. All sets are checked."""
+        """Return as text what a kernel has written outside C; empty if it wrote to C alone. All sets are checked."""
         period, parts = self.layout.period, len(self)
         operands = zip("AB", (self.a, self.b), self._sums, strict=True)
         names = [name for name, x, sum_ in operands if (self.checks.checksums(x[0], period, parts) != sum_).any()]

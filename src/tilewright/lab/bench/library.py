@@ -1,10 +1,10 @@
-"""The library's own call in the bench, compared with kernels and references; and the time of the first call in a
+"""Measures ``matmul`` in the bench, in comparison with kernels and references, and the time of the first call in a
 process.
 
-The first product of a process imports the library and finds its machine code. On a GPU it also opens the GPU, compiles
-its kernel (cold) or loads it from disk (warm), and measures the GPU's rates. The first call is measured in new
-processes with an empty cache directory, as on a new user's machine. The result is cached on disk until the sources or
-the machine change.
+The first product of a process imports the library and finds its machine code. A process's first product on a GPU also
+opens the GPU, compiles its kernel (cold) or loads the kernel from disk (warm), and measures the GPU's rates. The first
+call is measured in new processes with an empty cache directory, as on a new user's machine. The time of the first call
+is cached on disk until the sources or the machine change.
 """
 
 from __future__ import annotations
@@ -91,8 +91,9 @@ _GPU_SIZE = 4096
 @dataclass(frozen=True)
 class FirstCall:
     """Seconds of first calls. ``import_s``: importing Tilewright after NumPy. ``product_s``: the first product. The
-    others are for ``multiply`` of the host's arrays on a GPU: ``gpu_cold_s`` if its kernel is compiled, ``gpu_warm_s``
-    if the kernel is loaded from disk, ``gpu_later_s`` for the second call. They are None without a GPU.
+    fields that begin with ``gpu_`` are for ``multiply`` of the host's arrays on a GPU. Of these, ``gpu_cold_s`` is for
+    a first call that compiles the kernel, ``gpu_warm_s`` for a first call that loads the kernel from disk, and
+    ``gpu_later_s`` for the second call. Without a GPU the fields that begin with ``gpu_`` are None.
     """
 
     import_s: float
@@ -102,7 +103,7 @@ class FirstCall:
     gpu_later_s: float | None = None
 
     def describe(self) -> list[tuple[str, str]]:
-        """The seconds as rows of (label, text), to be printed."""
+        """Return the seconds as rows of (label, text), to be printed."""
         rows = [
             ("import, after NumPy", f"{1e3 * self.import_s:.1f} ms"),
             ("first product", f"{1e3 * self.product_s:.0f} ms"),
@@ -128,7 +129,7 @@ def measure_first_call() -> FirstCall:
 
 
 def known_first_call() -> FirstCall | None:
-    """The first call that was measured for this machine and these sources, or None."""
+    """Return the measured first call for this machine and these sources, or None if it was not measured."""
 
     def from_cache(cached: dict[str, Any]) -> FirstCall:
         return FirstCall(**{name: float(seconds) for name, seconds in cached.items() if seconds is not None})

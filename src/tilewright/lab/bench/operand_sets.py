@@ -1,5 +1,5 @@
-"""The operands of a benchmark: seeded random matrices, or the user's own. They are copied so often that no cache holds
-them when they are used again."""
+"""The operands of a benchmark: seeded random matrices, or the user's own. There are so many copies of the operands that
+no cache still holds a copy when it is used again."""
 
 from __future__ import annotations
 
@@ -27,23 +27,25 @@ _MOST_SETS = 16_384
 
 
 def set_bytes(shape: Shape, itemsize: int) -> int:
-    """The bytes of one set: A, B, and two of C (the kernel's and the reference's)."""
+    """Return the bytes of one set of operands, which has A, B, and two matrices C (the kernel's and the
+    reference's)."""
     m, n, k = shape
     return (m * k + k * n + 2 * m * n) * itemsize
 
 
 def sets_needed(shape: Shape, itemsize: int) -> int:
-    """The number of sets that a cell uses in turn; 1 if a single set is at least ROTATION times the cache."""
+    """Return the number of sets of operands that a cell uses in turn; 1 if a single set is at least ROTATION times the
+    cache."""
     cache = machine().l3 or machine().l2 or 32 << 20
     return min(_MOST_SETS, max(1, math.ceil(ROTATION * cache / max(1, set_bytes(shape, itemsize)))))
 
 
 def read_operands(paths: tuple[Path, Path]) -> tuple[tuple[np.ndarray, np.ndarray], str]:
-    """Read the user's matrices; returns them and the text that names them in the record: file names, and a digest of
+    """Read the user's matrices; return them and the text that names them in the record: file names, and a digest of
     their contents.
 
-    Raises UsageError if they cannot be multiplied, DTypeError unless they are float32 or float64, OperandError if an
-    element is not finite, and what ``open_matrix`` raises for a file that holds no matrix.
+    Raises UsageError if the matrices cannot be multiplied, DTypeError if they are neither float32 nor float64,
+    OperandError if an element is not finite, and the error of ``open_matrix`` for a file that holds no matrix.
     """
     a, b = (_load(path) for path in paths)
     if a.shape[1] != b.shape[0]:
@@ -74,9 +76,10 @@ def _load(path: Path) -> np.ndarray:
 
 
 def check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
-    """Raise UsageError if an element of the product could overflow, because then every kernel would look wrong.
+    """Raise UsageError if an element of the product could overflow, because every kernel's result would then look
+    wrong.
 
-    Integers are not checked, because their products wrap around by definition.
+    Integer operands are not checked, because their products wrap around by definition.
     """
     if np.dtype("float32" if dtype == "bfloat16" else dtype).kind in "iu":
         return
@@ -89,8 +92,8 @@ def check_range(a: np.ndarray, b: np.ndarray, dtype: str) -> None:
 
 @dataclass
 class OperandSets:
-    """The operands of one shape and dtype. ``c`` is the kernel's output and ``reference_c`` the reference's; both hold
-    NaN until they are written."""
+    """The sets of operands of one shape and dtype. ``c`` is the kernel's output and ``reference_c`` is the reference's
+    output; both hold NaN until they are written."""
 
     a: list[np.ndarray]
     b: list[np.ndarray]
@@ -104,9 +107,9 @@ class OperandSets:
 
     @classmethod
     def random(cls, shape: Shape, dtype: str, seed: int, count: int | None = None) -> OperandSets:
-        """Make random operands, uniform in [−1, 1): real and imaginary parts each, and integers over their whole range.
-        They depend only on the seed, the shape and ``count`` (None: as many as are needed), so that every kernel and
-        every run gets the same operands."""
+        """Make random operands: real and imaginary parts uniform in [−1, 1), integers uniform over their whole range.
+        The operands depend only on the seed, the shape and the number ``count`` of sets (None: as many sets as are
+        needed), so that every kernel and every run gets the same operands."""
         m, n, k = shape
         rng = np.random.default_rng([seed, m, n, k])
         count = sets_needed(shape, np.dtype(dtype).itemsize) if count is None else count
@@ -126,13 +129,13 @@ class OperandSets:
         return len(self.a)
 
     def oracle(self, index: int) -> Any:
-        """The oracle of one set. It is computed at the first call."""
+        """The oracle of one set. The oracle's result is computed at the first call."""
         if index not in self.oracles:
             self.oracles[index] = oracle(self.a[index], self.b[index], seed=self.seed)
         return self.oracles[index]
 
     def changed(self) -> str:
-        """The names of the operands that a kernel has changed; a checksum of the first set finds them."""
+        """Return the names of the operands that a kernel has changed; a checksum of the first set finds them."""
         pairs = zip("AB", self._original, self._checksums(), strict=True)
         return " and ".join(name for name, before, now in pairs if before != now)
 
@@ -146,8 +149,8 @@ class OperandSets:
 
 
 def poison(c: np.ndarray) -> None:
-    """Fill an output with NaN, so that an element that the kernel does not write is found. Integers are filled with
-    their largest number."""
+    """Fill an output with NaN, so that an element that the kernel does not write is found. An output of integers is
+    filled with their largest number."""
     c.fill({"c": complex(np.nan, np.nan), "f": np.nan}[c.dtype.kind] if c.dtype.kind in "cf" else np.iinfo(c.dtype).max)
 
 

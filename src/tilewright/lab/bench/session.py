@@ -1,4 +1,5 @@
-"""One run of the bench, from the command's options to the records: parse, choose, resume, measure, write."""
+"""Runs the bench once, from the command's options to the records: parses options, chooses cells, resumes an earlier
+run, measures, and writes records."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class BenchRequest:
 
 @dataclass
 class RunRecords:
-    """The records of a run, including those of the resumed run, and whether it was interrupted."""
+    """The records of a run, including those of the resumed run, and whether the run was interrupted."""
 
     records: list[BenchRecord] = field(default_factory=list)
     interrupted: bool = False

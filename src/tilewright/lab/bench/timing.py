@@ -1,5 +1,5 @@
-"""Samples of time. They are long enough for the clock, use the sets of operands in turn, and are taken while no other
-thread of this process runs."""
+"""Samples of time. Samples are long enough for the clock, use the sets of operands in turn, and are taken while no
+other thread of this process runs."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ QUIET_S = 0.5
 
 
 class SampleLoop:
-    """Takes samples of one function, with the sets of operands in turn. Each sample lasts at least SAMPLE_S, and is
-    divided by its number of runs.
+    """Takes samples of one function, with the sets of operands in turn. Each sample lasts at least SAMPLE_S seconds;
+    its time is divided by its number of runs.
 
-    The first samples only determine the number of runs, and are dropped (row S1.2 of docs/sources.md). They are not
-    needed if the product has just run for ``warm_s`` seconds, and that is LONG_S or more.
+    The first samples only determine the number of runs, and are dropped (row S1.2 of docs/sources.md). The first
+    samples are not needed if the product has just run for ``warm_s`` seconds, and ``warm_s`` is at least LONG_S.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SampleLoop:
         self._inner = max(1, math.ceil(SAMPLE_S / max(once, 1e-7)))
 
     def sample(self) -> float:
-        """Take one sample; returns the seconds of one product: the time of the sample divided by its runs."""
+        """Take one sample; return the seconds of one product: the time of the sample divided by its number of runs."""
         sets, run = self._sets, self._run
         order = [(self.last + 1 + i) % len(sets) for i in range(self._inner)]
         calls = [(sets.a[i], sets.b[i], self._outputs[i]) for i in order]
@@ -71,8 +71,8 @@ class SampleLoop:
 
 
 def fastest(variants: Mapping[str, Product], sets: OperandSets, threads: int) -> tuple[str, Product]:
-    """The name and the function of the fastest variant. The variants are timed in turn, ``TRIALS`` times each, on the
-    first rows of the operands."""
+    """Return the name and the function of the fastest variant. The variants are timed in turn, ``TRIALS`` times each,
+    on the first rows of the operands."""
     if len(variants) == 1:
         return next(iter(variants.items()))
     a, b, c = sets.a[0], sets.b[0], sets.reference_c[0]
@@ -95,8 +95,8 @@ def wait_until_quiet() -> None:
     """Sleep until this process uses no processor time.
 
     A library's idle threads spin for a while before they sleep (NumPy's OpenBLAS about 0.1 s). On a machine with few
-    cores they occupy one that the next product needs. That product then reaches only 0.3 to 0.8 of its speed (measured
-    on 2 cores).
+    cores, spinning threads occupy a core that the next product needs. The next product then reaches only 0.3 to 0.8 of
+    its speed (measured on 2 cores).
     """
     deadline = time.perf_counter() + QUIET_S
     while time.perf_counter() < deadline:
@@ -123,9 +123,9 @@ def timed(run: Callable[..., None], *args: np.ndarray) -> float:
 
 
 def timed_again(cell: Cell, much_s: float, run: Callable[..., None], *args: np.ndarray) -> float:
-    """The seconds of one call. If the first call took more than ``much_s``, it is the time of a second call, because a
-    library may do something only once for each shape. Tilewright's own kernels are not called twice, because they were
-    compiled before."""
+    """The seconds of one call. If the first call took more than ``much_s`` seconds, the result is the time of a second
+    call, because a library may do some work only once for each shape. Tilewright's own kernels are not called twice,
+    because they were compiled before."""
     seconds = timed(run, *args)
     if not cell.kernel.compiled and much_s < seconds <= FIRST_CALL_S:
         seconds = timed(run, *args)
@@ -133,13 +133,13 @@ def timed_again(cell: Cell, much_s: float, run: Callable[..., None], *args: np.n
 
 
 def band_s(run: Product, cell: Cell, sets: OperandSets, limit_s: float, guess_s: float | None) -> float:
-    """Predict a product's seconds from its first rows. B and the strides are those of the whole product, so that a
-    slowdown at this size is seen.
+    """Predict a product's seconds from the time of its first rows. B and the strides are those of the whole product, so
+    that a slowdown at this size affects the prediction.
 
-    A prediction from few rows is too high for a kernel that packs all of B for them. So m/32 rows are timed. Fewer rows
-    are timed if ``guess_s``, the prediction from another size, is None or too high for that. The number of rows is
-    doubled as long as the prediction exceeds the limit and the rows took at most an eighth of the limit. So a
-    prediction takes little time.
+    A prediction from few rows is too high for a kernel that packs all of B even for few rows. So m/32 rows are timed.
+    Fewer rows are timed if ``guess_s``, the prediction from another size, is None or so high that timing m/32 rows
+    would take too long. The number of rows is doubled as long as the prediction exceeds the limit and the rows took at
+    most an eighth of the limit. So a prediction takes little time compared with the limit.
     """
     m = cell.shape[0]
     a, b, c = sets.a[0], sets.b[0], sets.c[0]

@@ -1,1 +1,1 @@
-"""Searches for better blockings and parameters."""
+"""Searches for better block sizes and parameters of kernels."""

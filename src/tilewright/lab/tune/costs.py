@@ -1,14 +1,16 @@
 """Fits the costs in the predicted times of the engine's kernels to measured launches (see ``kernels.cuda_kernel``).
 
-``benchmarks/fit_costs.py`` uses it. That script's command ``measure`` writes the records: products of random shapes,
-each with the times of several ways to compute it. The fit minimises the differences between the logarithms of predicted
-and measured times, by least squares in which outliers count linearly (Huber). The unknowns are the logarithms of the
-costs, so costs stay positive. Products are divided at random into three sets. Costs are fitted to the first set. The
-second set decides which costs are dropped. The errors are reported for the third set, which is used for neither.
+The script ``benchmarks/fit_costs.py`` uses this module. Its command ``measure`` writes the records to which costs are
+fitted: products of random shapes, each with the times of several ways to compute it. The fit minimises the differences
+between the logarithms of predicted and measured times, by least squares with Huber's loss, in which outliers count
+linearly. The unknowns of the fit are the logarithms of the costs, so costs stay positive. Measured products are divided
+at random into three sets. Costs are fitted to the first set of products. The second set of products decides which costs
+are dropped. The errors are reported for the third set of products, which affects neither the fit nor the dropping.
 
-A record contains only ways to compute a product that the table of costs predicted to be among the best. A fit to one
-record may therefore predict too short times for ways that were not measured, and the planner would then prefer these.
-So measure again with the fitted table, and fit to both records together.
+A record contains only those ways to compute a product that were predicted, with the present table of costs, to be among
+the fastest. A fit to one record may therefore predict too short times for ways to compute a product that were not
+measured, and the planner would then prefer such ways. So measure again with the fitted table of costs, and fit to both
+records together.
 """
 
 from __future__ import annotations
@@ -62,9 +64,9 @@ MAX_DROP_FAILURES = 12
 
 
 class MeasuredWay(NamedTuple):
-    """One measured way to compute a product. It has the number of the product; the kernel with its shape, parameters
-    and parts of k; the measured seconds of all launches; and the predicted seconds of the other kernels' launches,
-    which add parts of C or split operands."""
+    """One measured way to compute a product. A ``MeasuredWay`` has the number of the product; the kernel with its
+    shape, parameters and parts of k; the measured seconds of all launches; and the predicted seconds of the other
+    kernels' launches, which add parts of C or split operands."""
 
     product: int
     kernel: str
@@ -97,8 +99,8 @@ def read_together(paths: Sequence[Path]) -> MeasuredLaunches:
 
 
 def read_record(path: Path) -> MeasuredLaunches:
-    """Read the measured ways to compute products from a file, which may be compressed (``.xz``). Ways in a dtype that
-    their kernel no longer multiplies are skipped."""
+    """Read the measured ways to compute products from a file, which may be compressed (``.xz``). A measured way is
+    skipped if its kernel no longer multiplies its dtype."""
     multiplied = {(kernel.name, dtype) for kernel in cuda_engine().values() for dtype in kernel.dtypes}
     with lzma.open(path, "rt") if path.suffix == ".xz" else path.open(encoding="utf-8") as file:
         header = json.loads(next(file))
@@ -129,7 +131,8 @@ def _way(product: int, line: list[Any], shapes: list[list[Any]], kernels: list[t
 
 
 class Model:
-    """The launches of one kernel in a record, compiled to a program that predicts their times from costs."""
+    """The launches of one kernel in a record, compiled to a program that predicts the times of these launches from
+    costs."""
 
     def __init__(self, kernel: CudaKernel, record: MeasuredLaunches, numbers: npt.NDArray[np.intp]) -> None:
         self.kernel, self.numbers = kernel, numbers
@@ -144,11 +147,12 @@ class Model:
         self.others = np.array([way.others_s for way in ways])
 
     def seconds(self, costs: Costs) -> Column:
-        """The predicted seconds of the kernel's own launches. Raises ZeroDivisionError if a rate is zero."""
+        """Return the predicted seconds of the kernel's own launches. Raises ZeroDivisionError if one of the costs is a
+        rate and zero."""
         return self._program.finish(self._prepared, None, costs)
 
     def errors(self, costs: Costs) -> Column:
-        """The logarithm of predicted over measured time, for each measured way to compute a product. Raises
+        """Return the logarithm of predicted over measured time, for each measured way to compute a product. Raises
         ZeroDivisionError if a predicted time is not positive."""
         with np.errstate(all="ignore"):
             found: Column = np.log((self.seconds(costs) + self.others) / self.measured)
@@ -180,13 +184,14 @@ def _timing_variables(kernel: CudaKernel, way: MeasuredWay, card: Card) -> dict[
 
 
 def is_threshold(name: str) -> bool:
-    """Whether a cost is a threshold: the value of a quantity at which another cost begins to apply. The derivative with
-    respect to a threshold is 0 almost everywhere, so least squares cannot fit it."""
+    """Return whether a cost is a threshold: the value of a quantity at which another cost begins to apply. The
+    derivative of a predicted time with respect to a threshold is 0 almost everywhere, so least squares cannot fit
+    thresholds."""
     return name.endswith(("_above", "_below"))
 
 
 def free_costs(kernel: CudaKernel, costs: Costs) -> list[str]:
-    """The costs of a kernel that a fit changes: all except thresholds, dropped costs (zero), and costs that the
+    """Return the costs of a kernel that a fit changes: all except thresholds, dropped costs (zero), and costs that the
     kernel's header lists as ``unfitted``."""
     return [name for name, cost in costs.items() if cost > 0 and not is_threshold(name) and name not in kernel.unfitted]
 
@@ -194,8 +199,8 @@ def free_costs(kernel: CudaKernel, costs: Costs) -> list[str]:
 def fit_costs(
     model: Model, costs: Costs, weights: Column, present: Costs, *, steps: int = _MAX_STEPS
 ) -> dict[str, float]:
-    """The costs that minimise the loss, found by the method of Levenberg and Marquardt from the starting values
-    ``costs``. Each cost stays within a factor of 4 of its ``present`` value. Dropped costs stay dropped."""
+    """Return the costs that minimise the loss, found by the method of Levenberg and Marquardt from the starting values
+    ``costs``. Each fitted cost stays within a factor of 4 of its ``present`` value. Dropped costs stay dropped."""
     free = free_costs(model.kernel, costs)
     if not free:
         return dict(costs)
@@ -249,8 +254,8 @@ def _loss(errors: Column, weights: Column, moved: Column) -> float:
 
 
 class Split(NamedTuple):
-    """Masks of the measured ways: those of products to which costs are fitted, of products that decide which costs are
-    dropped, and of products that are only reported."""
+    """Masks that select measured ways to compute products: those of products to which costs are fitted, of products
+    that decide which costs are dropped, and of products that are only reported."""
 
     fit_mask: Mask
     deciding: Mask
@@ -267,8 +272,9 @@ class Split(NamedTuple):
 
 
 def regrets(products: npt.NDArray[np.intp], predicted: Column, measured: Column) -> Column:
-    """The regret of each product: how much longer the way that is predicted to be the fastest takes than the fastest
-    measured way, relative to the time of the latter. The ways must be ordered by product."""
+    """Return the regret of each product: the time lost by choosing the predicted fastest way to compute it. The regret
+    is t / t₀ − 1, where t is the measured time of the way with the shortest predicted time, and t₀ is the shortest
+    measured time. The measured ways must be ordered by product."""
     if not len(products):
         return np.empty(0)
     begins = np.flatnonzero(np.diff(products, prepend=products[0] - 1))
@@ -279,7 +285,8 @@ def regrets(products: npt.NDArray[np.intp], predicted: Column, measured: Column)
 
 
 class Fit:
-    """Fits the costs of all kernels of a record. At first ``costs`` are those of a table."""
+    """Fits the costs in the predicted times of all kernels of a record. The fit begins with the ``costs`` of a
+    table."""
 
     def __init__(self, record: MeasuredLaunches, kernels: Iterable[CudaKernel], costs: Mapping[str, Costs]) -> None:
         names = np.array([way.kernel for way in record.ways])
@@ -297,8 +304,8 @@ class Fit:
         self.weights = best[self.products] / self.measured
 
     def predicted(self, changed: Mapping[str, Costs] | None = None) -> Column:
-        """The predicted times of all measured ways to compute products, including all launches; ``changed`` has other
-        costs for some kernels."""
+        """Return the predicted times of all measured ways to compute products, including all launches; ``changed`` has
+        other costs for some kernels."""
         found = self.others.copy()
         for name, model in self.models.items():
             costs = (changed or {}).get(name) or self.costs[name]
@@ -310,7 +317,7 @@ class Fit:
         return found
 
     def regrets(self, mask: Mask, changed: Mapping[str, Costs] | None = None) -> Column:
-        """The regrets of the products in ``mask``."""
+        """Return the regrets of the products in ``mask``."""
         return regrets(self.products[mask], self.predicted(changed)[mask], self.measured[mask])
 
     def fit(self, name: str, *, steps: int = _MAX_STEPS, costs: Costs | None = None) -> dict[str, float]:
@@ -320,14 +327,15 @@ class Fit:
         return fit_costs(model, costs or self.costs[name], weights, self.present[name], steps=steps)
 
     def loss(self, name: str, costs: Costs, mask: Mask) -> float:
-        """The mean loss of a kernel on the products in ``mask``; outliers count as in the fit."""
+        """Return the mean loss of a kernel on the products in ``mask``; outliers count as in the fit."""
         model = self.models[name]
         weights = (self.weights * mask)[model.numbers]
         return _loss(model.errors(costs), weights, np.zeros(1)) / max(weights.sum(), 1e-300)
 
     def improve(self, tell: Callable[[str], object] = print) -> None:
-        """Fit each kernel. The new costs of a kernel are used only if the loss on the deciding products does not grow,
-        and the mean regret on the fitted and deciding products grows by at most REGRET_NOISE."""
+        """Fit each kernel. The new costs of a kernel are used only if two conditions hold. The loss on the products
+        that decide must not grow. The mean regret (``regrets``) on all but the reported products may grow by at most
+        REGRET_NOISE."""
         fitted_and_deciding = ~self.split.reported
         for name in self.models:
             if len(self.models[name].numbers) < _FEWEST_WAYS:
@@ -346,10 +354,11 @@ class Fit:
                 self.costs[name] = costs
 
     def choose_versions(self, versions: Iterable[Mapping[str, Costs]], tell: Callable[[str], object] = print) -> None:
-        """For each kernel, choose the first version of its costs whose mean regret is within REGRET_TOLERANCE of the
-        smallest, both on the reported products and on the others. If there is no such version, choose the one that
-        exceeds the smallest regret by the least. A version is excluded if its regret on the reported products exceeds
-        that of the last version by more than the tolerance."""
+        """For each kernel, choose the first version of its costs whose mean regret (``regrets``) is at most
+        REGRET_TOLERANCE above the smallest of all versions. The limit applies to the mean regret on the reported
+        products and to that on the other products. If no version is within the tolerance, choose the version that
+        exceeds the smallest regret by the least. A version of the costs is excluded if its mean regret on the reported
+        products exceeds that of the last version by more than the tolerance."""
         known = list(versions)
         for name in self.models:
             found = np.array([
@@ -364,8 +373,8 @@ class Fit:
             self.costs[name] = known[best][name]
 
     def report(self, costs: Mapping[str, Costs]) -> dict[str, dict[str, float]]:
-        """The errors and regrets of these costs on the reported products: for "all" kernels together, and for each
-        kernel."""
+        """Return the errors and regrets of these costs on the reported products: for "all" kernels together, and for
+        each kernel."""
         reported, totals = self.split.reported, self.predicted(costs)
         errors = np.exp(abs(np.log(totals / self.measured))) - 1
         names = np.array([way.kernel for way in self.record.ways])
@@ -386,9 +395,9 @@ class Fit:
         }
 
     def without_needless_costs(self, name: str, tell: Callable[[str], object] = print) -> dict[str, float]:
-        """The costs of a kernel after every cost that it does not need is dropped. A cost is not needed if the others
-        can be refitted without it so that the loss on the deciding products grows by at most MORE_LOSS, and the mean
-        regret on the fitted and deciding products by at most MORE_REGRET."""
+        """Return the costs of a kernel, with every cost that is not needed dropped. A cost is not needed if times are
+        predicted almost as well after the other costs are fitted without it: the loss on the products that decide grows
+        by at most MORE_LOSS, and the mean regret on all but the reported products grows by at most MORE_REGRET."""
         deciding, fitted_and_deciding = self.split.deciding, ~self.split.reported
         if len(self.models[name].numbers) < _FEWEST_WAYS:
             return dict(self.costs[name])

@@ -1,12 +1,12 @@
-"""Finds the best blocking of a kernel on this CPU, by measuring candidates in alternation with the blocking that is
-computed from the caches (the analytic choice).
+"""Finds the best blocking of a kernel on this CPU: its tile and block sizes. Candidates are measured in alternation
+with the blocking that is computed from the caches (the analytic choice).
 
-The method is successive halving. First, candidates are tried: those that differ from the analytic choice in one number
-before those that differ in two. Each candidate is compiled from a newly loaded module, verified, and sampled in
-alternation with the analytic choice on the same operands, so that other work of the machine slows both. A candidate's
-ratio is the analytic choice's time over its own. The best few candidates enter the rounds; after each round the slower
-half drops out. The analytic choice is also a candidate: its measured difference from itself is the noise. The best
-candidate wins only if its advantage exceeds that noise.
+The method is successive halving. The search tries candidates that differ from the analytic choice in one number before
+those that differ in two. Each candidate is compiled from a newly loaded module, verified, and sampled in alternation
+with the analytic choice on the same operands, so that other programs on the machine slow both equally. A candidate's
+ratio is the analytic choice's time divided by the candidate's time. The best few candidates are then measured in
+rounds; after each round the slower half drops out. The analytic choice is also a candidate: its measured difference
+from itself is the noise. The best candidate wins only if its advantage over the analytic choice exceeds the noise.
 """
 
 from __future__ import annotations
@@ -61,23 +61,23 @@ Listener = Callable[[BenchRecord], None]
 
 @dataclass(frozen=True)
 class TriedBlocking:
-    """A blocking, and its record. The samples were taken in alternation with the analytic choice; ``ratio`` is the
-    analytic choice's time over the blocking's time."""
+    """A blocking, and its record. The samples in the record were taken in alternation with the analytic choice;
+    ``ratio`` is the analytic choice's time divided by the blocking's time."""
 
     blocking: Blocking
     record: BenchRecord
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval of the ratio, (low, high)."""
+        """The confidence interval of the ratio, as (low, high)."""
         return ratio_interval(self.record.samples_s, self.record.reference_samples_s)[:2]
 
 
 @dataclass(frozen=True)
 class TunedBlocking:
     """The result of a search: the finalists, best first, with the analytic choice among them; the number of blockings
-    that were tried; and the records without a time. ``winner`` is measurably better than the analytic choice, or None;
-    ``why`` is the reason as text.
+    that were tried; and the records of blockings that could not be timed. ``winner`` is a blocking that is measurably
+    better than the analytic choice, or None; ``why`` is the reason as text.
     """
 
     finalists: list[TriedBlocking]
@@ -92,8 +92,8 @@ class TunedBlocking:
 
 
 class BlockingChoice(NamedTuple):
-    """How a candidate differs from the analytic choice: its ``nv`` and ``unroll``, and the factors of its kc and of the
-    bytes of its blocks."""
+    """The differences of a candidate from the analytic choice: its ``nv`` and ``unroll``, and factors for its kc and
+    for the bytes of its blocks."""
 
     nv: int
     unroll: int
@@ -103,10 +103,12 @@ class BlockingChoice(NamedTuple):
 
 
 def candidates(here: Machine, itemsize: int, in_force_blocking: Blocking, seed: int = 1) -> Iterator[Blocking]:
-    """The blockings to try, each once. The analytic choice is first, then the one that this process uses. The others
-    follow; those that differ from the analytic choice in fewer numbers come first, in random order among equals.
+    """Yield the blockings to try, each once. The analytic choice is first, then the blocking that this process uses. Of
+    the other blockings, those that differ from the analytic choice in fewer numbers come first, in random order among
+    equals.
 
-    kc changes for elements of ``itemsize`` bytes; for other elements it stays the same if possible.
+    Candidates differ in kc for elements of ``itemsize`` bytes; for elements of other sizes kc stays the same if
+    possible.
     """
     first = analytic(here)
     widths = sorted((nv for nv in range(2, 7) if tallest(here, nv) <= MOST_ROWS), key=lambda nv: nv != first.nv)
@@ -138,8 +140,8 @@ def _candidate(here: Machine, itemsize: int, choice: BlockingChoice) -> Blocking
 
 @contextlib.contextmanager
 def compiled_first(kernel: Kernel, dtype: str, requested: Iterator[Blocking]) -> Iterator[Iterator[Blocking]]:
-    """The blockings of ``requested``, each as soon as its machine code is on disk. Other processes compile several of
-    them at the same time, while nothing is measured."""
+    """Yield the blockings of ``requested``, each as soon as its machine code is on disk. Other processes compile
+    several blockings at the same time, while nothing is measured."""
     workers = min(16, machine().usable_cores)
     if workers < 2 or not kernel.compiled:
         yield requested
@@ -192,8 +194,8 @@ class Search:
         self._kernels: dict[Blocking, Kernel] = {}
 
     def measure(self, blocking: Blocking, earlier_record: BenchRecord | None = None) -> TriedBlocking:
-        """Take PAIRS samples of a blocking, and append them to the samples of its ``earlier_record``. If the result is
-        wrong, the record has no samples."""
+        """Take PAIRS samples of a blocking, and append them to the samples of its ``earlier_record``. If the result of
+        the kernel is wrong, the record has no samples."""
         if blocking not in self._kernels:
             self._kernels[blocking] = remade(self.kernel, blocking)
         record = self._bench.measure(Cell(self._kernels[blocking], self.shape, self.dtype, self.threads, {}))
@@ -204,10 +206,11 @@ class Search:
         return TriedBlocking(blocking, replace(record, params=blocking.numbers).with_rates())
 
     def rounds(self, finalists: list[TriedBlocking], end: float) -> list[TriedBlocking]:
-        """Measure the finalists in rounds; returns them with their new samples, best first. After each round the slower
-        half drops out, until one is left besides the analytic choice, which stays in every round.
+        """Measure the finalists in rounds; return the finalists with their new samples, best first. After each round
+        the slower half of the finalists drops out, until one is left besides the analytic choice, which stays in every
+        round.
 
-        No round begins after ``end``, but at least FEWEST_ROUNDS are run.
+        No round begins after the time ``end``, but at least FEWEST_ROUNDS rounds are run.
         """
         dropped: list[TriedBlocking] = []
         left = [self.measure(finalist.blocking) for finalist in finalists]
@@ -240,7 +243,8 @@ def tune_blocking(
     seed: int = 1,
     tell: Listener = lambda record: None,
 ) -> TunedBlocking:
-    """Search for about ``budget_s`` seconds. The analytic choice and the blocking of this process are always tried.
+    """Search for about ``budget_s`` seconds. The analytic choice and the blocking that this process uses are always
+    tried.
 
     Raises what ``check_tunable`` raises.
     """

@@ -1,10 +1,11 @@
-"""Finds the best parameters of a CUDA kernel for a size on this GPU, by trying combinations that the kernel's header
-allows.
+"""Finds the best parameters of a CUDA kernel for products of one size on this GPU, by trying combinations that the
+kernel's header allows.
 
-The method is successive halving in two steps. In the first step each combination is compiled, verified and sampled
-once, until FIRST_SHARE of the budget is spent. The defaults are first, and the others follow in random order. Then the
-best few are measured in alternation, round after round, so that changes of the GPU's clock and temperature affect all
-of them equally. The winner is cached on disk.
+The method is successive halving in two steps. In the first step each combination of parameters is compiled, verified
+and sampled once, until the fraction FIRST_SHARE of the time budget is spent. The combination of default parameters is
+first, and the other combinations follow in random order. In the second step the best few combinations are measured in
+alternation, round after round, so that changes of the GPU's clock and temperature affect all of them equally. The best
+combination is cached on disk.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _Tried = tuple[Cell, MeasuredCell]
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The result of a search: the finalists, best first; the number of combinations that were tried; and the records
-    without a time."""
+    """The result of a search: the finalists, best first; the number of combinations that were tried; and the records of
+    combinations that could not be timed."""
 
     finalists: list[BenchRecord]
     tried: int
@@ -59,8 +60,8 @@ class TuningResult:
 
 
 def combinations(kernel: CudaKernel, shape: Shape, seed: int = 1) -> Iterator[dict[str, int]]:
-    """Every combination of parameters that a kernel's header allows, each once. The defaults come first. For a kernel
-    of the engine, the combinations among which ``matmul`` chooses follow; all others come in random order."""
+    """Yield every combination of parameters that a kernel's header allows, each once. The defaults come first. For a
+    kernel of the engine, the combinations among which ``matmul`` chooses come next; all others come in random order."""
     seen: set[tuple[int, ...]] = set()
     choices = [p.values for p in kernel.parameters]
     named = [{}, *(preset.params for preset in kernel.presets if kernel.in_engine)]
@@ -106,8 +107,8 @@ def tune_parameters(
 ) -> TuningResult:
     """Try combinations of ``kernel``'s parameters for about ``budget_s`` seconds; the defaults are always tried.
 
-    The limit and the operands' seed are in the bench's settings. Raises UsageError for a kernel without parameters, and
-    for a dtype that the kernel does not multiply.
+    The limit on the time of a product and the operands' seed are in the bench's settings. Raises UsageError for a
+    kernel without parameters, and for a dtype that the kernel does not multiply.
     """
     if dtype not in kernel.dtypes:
         raise UsageError(f"{kernel.name} has no {dtype}: it takes {', '.join(kernel.dtypes)}")
@@ -160,8 +161,8 @@ def _sampled_again(bench: CudaBench, cell: Cell, before: MeasuredCell) -> Measur
 def compiled_ahead(
     compiling: Callable[[dict[str, int]], None], wanted: Iterable[dict[str, int]]
 ) -> Iterator[Iterator[dict[str, int]]]:
-    """The combinations of ``wanted``, each as soon as it is compiled. Other processes compile the next ones while one
-    is measured.
+    """Yield the combinations of ``wanted``, each as soon as it is compiled. Other processes compile the next
+    combinations while one is measured.
 
     Compiled code is cached on disk, and the process that uses the GPU loads it from there.
     """
@@ -204,7 +205,7 @@ def _compile(kernel: CudaKernel, shape: Shape, dtype: str, params: dict[str, int
 
 
 def cache_best(record: BenchRecord) -> Path | None:
-    """Cache the parameters of a record as the best for its kernel, GPU and dtype at sizes like the record's; returns
+    """Cache the parameters of a record as the best for its kernel, GPU and dtype at sizes like the record's; return
     None if nothing can be written."""
     shape = (record.m, record.n, record.k)
     file = tuned_file(record.environment["kernel_source"], record.environment["gpu"], record.dtype, shape)

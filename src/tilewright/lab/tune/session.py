@@ -1,5 +1,5 @@
-"""Runs one call of ``tilewright tune``: from its options it finds kernel and size, then searches for the best
-parameters and caches them."""
+"""Runs one call of ``tilewright tune``: finds kernel and size from the options, searches for the best parameters, and
+caches them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TuneRequest:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the options name a kernel of the CPU. A short name that CUDA kernels also have means the CUDA
+        """Whether the options name a kernel of the CPU. A short name that kernels of both kinds have means the CUDA
         kernels."""
         if "/" in self.kernel or self.kernel.endswith((".py", ".cu")):
             return self.kernel.endswith(".py") or self.kernel.startswith(("cpu/", "ref/"))
@@ -50,8 +50,8 @@ def _ignore(record: BenchRecord) -> None:
 
 
 def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _ignore) -> TuningResult:
-    """Tune a CUDA kernel: try combinations until the budget is spent, cache the best one, and write and report each
-    record as soon as it is known.
+    """Tune a CUDA kernel: try combinations of parameters until the time budget is spent, cache the best one, and write
+    and report each record as soon as it is known.
 
     Raises UsageError for wrong options, and UnavailableError if there is no GPU.
     """
@@ -70,8 +70,8 @@ def run_on_gpu(request: TuneRequest, *, json_file: Path | None = None, tell: Lis
 
 
 def run_on_cpu(request: TuneRequest, *, json_file: Path | None = None, tell: Listener = _ignore) -> TunedBlocking:
-    """Tune a kernel on the CPU. A blocking that is measurably better than the analytic choice is cached for later
-    processes.
+    """Tune the block sizes of a kernel on the CPU. A blocking that is measurably better than the analytic choice is
+    cached for later processes.
 
     Raises UsageError for wrong options.
     """
@@ -92,7 +92,7 @@ def run_on_cpu(request: TuneRequest, *, json_file: Path | None = None, tell: Lis
 
 
 def forget_tuned(request: TuneRequest) -> bool:
-    """Remove the blocking that was cached for the CPU; returns whether there was one. Raises UsageError for a CUDA
+    """Remove the blocking that was cached for the CPU; return whether there was one. Raises UsageError for a CUDA
     kernel."""
     if not request.on_cpu:
         raise UsageError(
