@@ -302,10 +302,11 @@ def gpu_random(name: str) -> str:
     no_memory = [line for line in wrong if "OutOfMemory" in line.get("raised", "")]
     lost = len(no_memory) + sum(line.get("no_memory", 0) for line in lines)
     counts = ", ".join(f"{count:,} of {KINDS.get(kind, kind)}" for kind, count in done.items() if count)
+    right = f"{sum(done.values()) - len(wrong):,} of them" if wrong else "all of them"
     memory = f"; {lost} found no memory on a GPU that several processes shared" if lost else ""
     return (
         f"{sum(done.values()):,} random products were computed twice, with all layouts, also in batches, with and "
-        f"without `out`. In {sum(done.values()) - len(wrong):,} of the random products every element was within the "
+        f"without `out`. In {right} every element was within the "
         f"error bound of its dtype, and both computations gave the same bits{memory}.\n\nThe random products are "
         f"{counts}.\n\nMeasured on {known['gpu']}. Record: {linked(name)}, made by `{command(known)}`."
     )

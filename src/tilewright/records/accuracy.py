@@ -82,7 +82,7 @@ class MeasuredAccuracy:
 
 @dataclass(frozen=True)
 class AccuracyGrade:
-    """The grade of a path, from products of ``sizes``.
+    """The accuracy grade (A, B or C) of one way of computing products, found from products of ``sizes``.
 
     ``over`` has for each of the bounds of the grades A, B and C the largest ratio of an error to that bound.
     """

@@ -392,8 +392,8 @@ def _order(values: _Set) -> tuple[Any, ...]:
 def set_styles(sweep: Sweep) -> dict[_Set, Style]:
     """Return the style of each set.
 
-    If the curves run over sizes, the first parameter decides the colour, and the other parameters decide mark and dash;
-    otherwise the other parameters decide the colour.
+    If the curves run over sizes, the colour shows the first parameter of a set, and mark and dash show its other parameters.
+    If the curves run over the first parameter, the colour shows the other parameters.
     """
     firsts = list(dict.fromkeys(key[0] for key in sweep.sets))
     others = sorted(dict.fromkeys(key[1:] for key in sweep.sets), key=_order)
