@@ -73,8 +73,8 @@ def error_of_s1() -> str:
     said = [f"{in_units(r)} u, {(cuda.rms_error or 0) / (r.rms_error or 1):.1f} times smaller" for r in leaves.values()]
     whole, level = said[list(leaves).index(4096)], said[list(leaves).index(2048)]
     return (
-        "Tilewright's kernels also have larger errors on the GPU than on the CPU. For n = 4,096 every CUDA kernel of the ladder "
-        f"has an error of {in_units(cuda)} u. Without recursion, `cpu/strassen_buffer` has an error of {whole}. With "
+        "Tilewright's kernels also have larger errors on the GPU than on the CPU. For n = 4,096 every CUDA kernel of "
+        f"the ladder has an error of {in_units(cuda)} u. Without recursion, `cpu/strassen_buffer` has an error of {whole}. With "
         f"one level of recursion the error of `cpu/strassen_buffer` is {level}."
     )
 
