@@ -70,7 +70,8 @@ def workers_alive(client: Any, seconds: float = SCHEDULER_S) -> frozenset[str]:
 
 def last_heard(client: Any) -> dict[str, float]:
     """Return the time, by the scheduler's clock, of the last message that the scheduler got from each running
-    worker."""
+    worker.
+    """
     found = client.scheduler_info(n_workers=-1).get("workers", {})
     return {address: each.get("last_seen", 0.0) for address, each in found.items() if each.get("status") == "running"}
 

@@ -2,7 +2,8 @@
 
 Each task is bound to one worker, so the client always knows which worker computes a tile. If a worker is lost, or a
 tile fails, its tiles are given to other workers. Workers that join during the product get tiles too. If a worker takes
-far longer for a tile than all earlier tiles took, another worker computes the tile as well. Both write the same bits.
+far longer for a tile than any earlier tile took, another worker computes the tile as well. Both workers write the same
+bits.
 """
 
 from __future__ import annotations

@@ -212,8 +212,9 @@ Overlap = tuple[int, slice]
 
 
 def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: float | str | None = None) -> da.Array:
-    """The product of two Dask arrays as a lazy Dask array. Nothing is computed until Dask computes the result; then
-    Dask computes only the chunks that are needed.
+    """The product of two Dask arrays as a lazy Dask array.
+
+    Nothing is computed until Dask computes the result; then Dask computes only the chunks that are needed.
 
     Parameters
     ----------

@@ -81,7 +81,8 @@ class ClusterPlacement:
     @property
     def kernel_fact(self) -> str:
         """A text with everything about the kernel that can change the bits of the result. This text is the same for all
-        workers."""
+        workers.
+        """
         return self.facts[0].kernel
 
     @property

@@ -184,7 +184,8 @@ class Session:
 
     def stop(self, error: BaseException) -> None:
         """End the session when the operations that are in progress have ended. All unfinished tiles fail with
-        ``error``."""
+        ``error``.
+        """
         with self._changed:
             self._error = self._error or error
             pending, self._pending = self._pending, {}

@@ -47,7 +47,8 @@ MATRIX = Axes((0,), (1,))
 
 def last_axis_as_columns(ndim: int) -> Axes:
     """Return the ``Axes`` that turn a stack of matrices (…, m, k) into one matrix with the rows (…, m) and the columns
-    k."""
+    k.
+    """
     return Axes(tuple(range(ndim - 1)), (ndim - 1,))
 
 
@@ -111,7 +112,8 @@ class AxesSource:
 
     def read_within(self, nbytes: int) -> None:
         """Limit the bytes of one read to ``nbytes``, by reading fewer chunks at a time. Every read has at least one
-        chunk."""
+        chunk.
+        """
         if hasattr(self.stored, "read_within"):
             self.stored.read_within(nbytes)
 

@@ -107,7 +107,8 @@ def agree(
 
 def rectangle(shape: Shape, rows: slice, columns: slice, block: np.ndarray) -> tuple[int, int]:
     """Return the first row and column of a rectangle. Raises UsageError if the rectangle does not have the shape of
-    ``block``."""
+    ``block``.
+    """
     row, column = corner(shape, (rows, columns), block)
     return row, column
 
@@ -200,7 +201,8 @@ def parser_errors(path: Location, what: str) -> Iterator[None]:
 
 def refuse_empty(path: Location, size: int) -> None:
     """Raise FileError if the file is empty. A program that is stopped before it writes anything leaves an empty
-    file."""
+    file.
+    """
     if not size:
         raise FileError(f"{path} is empty: a file with a matrix begins with a header; write it again")
 

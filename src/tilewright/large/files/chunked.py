@@ -42,7 +42,8 @@ class ChunkedSource:
 
     def read_within(self, nbytes: int) -> None:
         """Limit the bytes of one read to ``nbytes``, by reading fewer chunks at a time. Every read has at least one
-        chunk."""
+        chunk.
+        """
         self._most = min(self._most, nbytes // COPIES)
         self._piece = _together(self.shape, self.grain, self.dtype.itemsize, self._most)
         self.workspace = COPIES * math.prod(self._piece) * self.dtype.itemsize

@@ -70,7 +70,8 @@ FindLayout = Callable[[BinaryIO, Location], FileLayout]
 
 class PlainSource:
     """A ``Source`` for a matrix or array that is contiguous in a local file. Any number of threads can read from a
-    ``PlainSource``."""
+    ``PlainSource``.
+    """
 
     parallel = True
     workspace = 2 * BUFFER

@@ -45,7 +45,8 @@ class _Piece(NamedTuple):
 
 class RangeSource:
     """A ``Source`` for a matrix or array that is contiguous in a remote file. Any number of threads can read from a
-    ``RangeSource``."""
+    ``RangeSource``.
+    """
 
     parallel = True
 

@@ -142,7 +142,8 @@ class Remote:
 
     def size(self) -> int:
         """The size of the file in bytes. Raises FileError if the URL is not that of a file, or if the server cannot
-        send parts of the file."""
+        send parts of the file.
+        """
         with self.errors():
             info = self._info()
             size = info.get("size")
@@ -165,7 +166,8 @@ class Remote:
 
     def read(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """Read several ranges of bytes, which are requested together. Raises FileError if the file ends before the end
-        of a range."""
+        of a range.
+        """
         with self.errors():
             if len(spans) == 1:
                 parts = [self.file_system.cat_file(self.path, start=spans[0][0], end=spans[0][1])]

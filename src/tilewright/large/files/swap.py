@@ -14,10 +14,10 @@ If a process was killed during the replacement, ``settle_swap`` completes or und
 work directory show how far the replacement came:
 
 - ``data``: the new matrix, which is unfinished, or finished and not renamed yet.
-- ``swap.N``, if N is its inode: the new matrix, which does not have the name of the result yet.
-- ``swap.N``, if N is not its inode: the old result, after the exchange.
+- ``swap.N``, if N is the inode of this entry: the new matrix, which does not have the name of the result yet.
+- ``swap.N``, if N is not the inode of this entry: the old result, after the exchange.
 - ``old``: the old result, between two renames.
-- ``trash.N``: something that is being removed.
+- ``trash.N``: a file or directory that is being removed.
 """
 
 from __future__ import annotations

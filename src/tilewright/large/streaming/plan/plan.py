@@ -99,7 +99,8 @@ class StreamPlan(Plan):
         """This plan with a kernel, dtypes and ``devices``. Each device computes one region; the first devices take the
         first regions.
 
-        ``workers`` is a line of text about the workers of a cluster, to which the devices belong."""
+        ``workers`` is a line of text about the workers of a cluster, to which the devices belong.
+        """
         named = replace(self, choice=choice, devices=tuple(devices), workers=workers)
         return replace(named, stored=tuple(stored), result=result, gram=gram)
 
@@ -112,7 +113,8 @@ class StreamPlan(Plan):
     @property
     def every_tile(self) -> list[Tile]:
         """All tiles of C, including those that earlier runs computed; for a triangle only the tiles that are
-        computed."""
+        computed.
+        """
         tiles = ORDERS["rows"](*self.grid.tiles)
         return below_diagonal(tiles) if self.triangle else tiles
 
@@ -183,14 +185,16 @@ class StreamPlan(Plan):
     @property
     def least_bytes(self) -> int:
         """The fewest bytes that must be copied into and out of the memories where blocks are multiplied, by the I/O
-        lower bound."""
+        lower bound.
+        """
         room = self.room.for_blocks(self.grid) // self.itemsize
         return sum(_least(self.grid, region, room) for region in self.regions) * self.itemsize
 
     @property
     def least_read_bytes(self) -> int:
         """The fewest bytes of A and B that must be read, by the I/O lower bound for the combined memory of device and
-        host, or of all devices that exchange blocks."""
+        host, or of all devices that exchange blocks.
+        """
         if len(self.regions) > 1 and self.rates.peers:
             room = len(self.regions) * self.room.place // self.itemsize
             return _least(self.grid, self.tiles, room) * self.itemsize - self.out_bytes

@@ -175,7 +175,8 @@ class _Pool:
 
     def record_use(self, slot: int, multiply: int, next_tile: float, p: int) -> None:
         """Record that multiplication number ``multiply`` uses ``slot``. Its block is used next in step ``p`` of tile number
-        ``next_tile`` (inf: never)."""
+        ``next_tile`` (inf: never).
+        """
         self._last_use[slot] = multiply
         self._recent.append(slot)
         if self._evicts:
