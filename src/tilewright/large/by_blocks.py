@@ -27,7 +27,7 @@ def run_by_blocks(
 
 
 def plan_by_blocks(plan_: HostPlan, algorithm: str, device: str | None) -> Plan:
-    """Return the plan of one product of the batch. Planning allocates arrays for the operands but never writes to the
+    """Return the plan of one product of a batch. Planning allocates arrays for the operands but never writes to the
     arrays, so they take no physical memory.
     """
     stream, problem = _stream(plan_, algorithm), plan_.problem

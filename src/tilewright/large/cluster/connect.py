@@ -101,7 +101,7 @@ def when_ended(client: Any, future: Any, tell: Callable[[Any], None]) -> None:
 
 
 def wait_unless_stopped(seconds: float) -> None:
-    """Wait for this many seconds. Raises Stopped if an interrupt stops the product while it waits."""
+    """Wait for ``seconds`` seconds. Raises Stopped if an interrupt stops the product during the wait."""
     asked = threading.Event()
     with current_stop().tells(asked.set):
         if asked.wait(seconds):
@@ -117,7 +117,7 @@ def _refuse_unusable(client: Any) -> None:
 
 
 def need_distributed() -> Any:
-    """Return the module ``distributed``. Raises UnavailableError if it is not installed."""
+    """Return the module ``distributed``. Raises UnavailableError if ``distributed`` is not installed."""
     try:
         import distributed
     except ImportError:
@@ -130,7 +130,8 @@ def wait_until_ended(futures: Sequence[Any]) -> None:
 
     Raises the error of the first task that failed, ClusterError if the connection to the scheduler was lost, and
     Stopped if an interrupt stops the product. After an error all futures are released, so that the cluster cancels the
-    tasks. Dask's own ``wait`` needs a current client, and the caller may have none.
+    tasks. This function does not use Dask's own ``wait``, because ``wait`` needs a current client, and the caller may
+    have none.
     """
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for future in futures:

@@ -2,8 +2,8 @@
 
 Each task is bound to one worker, so the client always knows which worker computes a tile. If a worker is lost, or a
 tile fails, its tiles are given to other workers. Workers that join during the product get tiles too. If a worker takes
-far longer for a tile than any earlier tile took, another worker computes the tile as well. Both workers write the same
-bits.
+far longer for a tile than any earlier tile took, another worker computes the tile as well. The two workers write the
+same bits to the result.
 """
 
 from __future__ import annotations
@@ -105,10 +105,11 @@ class Feed:
         self._longest_s, self._looked_s, self._alone_since = 0.0, time.monotonic(), math.inf
 
     def run(self) -> None:
-        """Run until every tile is finished.
+        """Give tiles to the devices until every tile is finished.
 
-        After some errors, such as a lost worker, the tile is computed again. The first error of another kind ends the
-        product; ``run`` raises this error when no task of the product is left on the cluster.
+        If a tile fails because a worker is lost, or for another reason that may not repeat, the tile is computed again.
+        The first error of any other kind ends the product; ``run`` raises this error when no task of the product is
+        left on the cluster.
         """
         with current_stop().tells(lambda: self._ended.put(("", Stopped()))):
             try:

@@ -63,10 +63,10 @@ def fetched(client: Any, array: da.Array) -> np.ndarray[Any, Any]:
 
 
 def file_matrix(source: Source) -> da.Array:
-    """Return a file that all workers can read as a lazy Dask array.
+    """Return a lazy Dask array of the matrix in a file that all workers can read.
 
-    The chunks of this array hold no elements: each chunk is a ``FileRectangle``. The task that multiplies a chunk reads
-    the chunk from the file, so no elements move between workers.
+    The chunks of the returned array hold no elements: each chunk is a ``FileRectangle``. The task that multiplies a
+    chunk reads the chunk from the file, so no elements move between workers.
     """
     opener, expected = source.opener(), source.fingerprint()
     assert opener is not None, "an array in memory is no file"

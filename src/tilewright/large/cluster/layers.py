@@ -41,7 +41,7 @@ def layers(m: int, n: int, k: int) -> int:
 def cut_layers(k: int, kc: int, count: int) -> list[slice]:
     """Cut k into ``count`` ranges, the layers, or into fewer layers if k has fewer than ``count`` parts.
 
-    A part is the range of at most ``kc`` elements that a kernel sums at once (see ``Grid``). Each layer is a whole
+    A part is a range of at most ``kc`` elements of k that a kernel sums at once (see ``Grid``). Each layer is a whole
     number of parts. The numbers of parts of two layers differ by at most one, and the longer layers come first. A
     kernel that sums one layer cuts it into the same parts.
 

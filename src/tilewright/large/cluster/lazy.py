@@ -5,8 +5,9 @@ The axis k is cut into layers, whose sums are added at the end. k has only one l
 elements that the kernel sums. Each segment is a whole number of parts, so the bits of the result are those of
 ``multiply``.
 
-A task gets the chunks that overlap its segment, and adds their product to the tile. The tiles and segments are chosen so
-that one task fits its memory limit. Dask moves chunks to the tasks that read them, and computes lost results again.
+A task gets the chunks of A and B that overlap its segment, and adds the product of the segment to the tile. The tiles
+and segments are chosen so that one task fits its memory limit. Dask moves chunks to the tasks that read them, and
+computes lost results again.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ DEPTH = 1024
 
 @dataclass(frozen=True)
 class TaskMemory:
-    """The memory that one task may use: ``limit`` bytes, which include the ``workspace(m, n)`` bytes that the kernel
-    needs for an m×n tile.
+    """The memory that one task may use, which is ``limit`` bytes. This limit includes the ``workspace(m, n)`` bytes
+    that the kernel needs for an m×n tile.
 
     ``sizes`` are the bytes of one element of A, of B and of C; those of A and B are for the dtypes of the chunks.
     """
@@ -150,7 +151,7 @@ def cut_lazily(
 def cut_axis(chunks: Sequence[int], most: int) -> list[int]:
     """Cut an axis into tiles of at most ``most`` elements, and return their edges.
 
-    The edges of tiles are edges of chunks, unless this would need many more tiles than an even cut.
+    The edges of tiles are edges of chunks, unless such edges would need many more tiles than an even cut.
 
     >>> cut_axis([300, 300, 300], 640), cut_axis([1000, 1000], 640), cut_axis([400] * 4, 640)
     ([0, 600, 900], [0, 500, 1000, 1500, 2000], [0, 576, 1152, 1600])
@@ -534,7 +535,7 @@ def cut_chunk(chunk: Any, rows: slice, columns: slice) -> Any:
 def add_product(
     total: Matrix | None, x: list[Any], of_x: Layout, y: list[Any], of_y: Layout, *, dtype: str, kc: int
 ) -> Matrix:
-    """Return A·B, or ``total`` + A·B if there is a ``total``, in a new array.
+    """Return A·B, or ``total`` + A·B if ``total`` is not None, in a new array.
 
     ``x`` and ``y`` are the pieces of a panel of A and of a panel of B. ``kc`` is the greatest length of the parts of k
     that the kernel sums, with which the segments were cut. ``total`` is not changed, because Dask may run the task

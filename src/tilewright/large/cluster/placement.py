@@ -1,5 +1,5 @@
-"""Asks the workers of a cluster what they can do for a product, checks that their answers agree, and chooses the devices
-that compute.
+"""Asks the workers of a cluster which devices, memory and rates they have for a product, checks that the answers agree,
+and chooses the devices that compute.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ClusterPlacement:
 
 
 class Looks:
-    """The tasks that ask workers what they can do for a product. Each worker is asked once."""
+    """The tasks that ask workers which devices, memory and rates they have for a product. Each worker is asked once."""
 
     def __init__(self, client: Any, order: ProductOrder, known: Iterable[str] = ()) -> None:
         """Workers that are ``known`` are not asked."""
@@ -122,7 +122,7 @@ class Looks:
         return sum(task is not None for task in self._tasks.values())
 
     def ask(self, alive: frozenset[str]) -> None:
-        """Ask the workers that have joined what they can do, and forget the workers that are gone.
+        """Ask the workers that have joined for their facts, and forget the workers that are gone.
 
         All new workers are asked at the same time. So workers that share a disk or a processor measure the rate that
         each of them gets while the others use it too.
@@ -182,7 +182,7 @@ class _Hearing:
 
 
 def ask_workers(client: Any, order: ProductOrder) -> tuple[WorkerFacts, ...]:
-    """Ask all workers what they can do for a product, and return their answers.
+    """Ask all workers which devices, memory and rates they have for a product, and return their answers.
 
     The function waits for the first answer as long as the scheduler gets messages from workers, because a worker on a
     busy machine may need minutes to compile. After the first answer the function waits only a short time for the other

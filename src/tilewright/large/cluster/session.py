@@ -2,8 +2,9 @@
 tasks give to it.
 
 Each tile is one task of Dask. While a task waits for its tile, it releases its thread of the worker's pool
-(``secede``), so that the next task can start. So the session can store one tile, compute the next tile and load blocks
-of a third tile at the same time. A session without tiles for IDLE_S ends, because its client may be gone.
+(``secede``), so that the next task can start. Because several tasks run at once, the session can store one tile,
+compute the next tile and load blocks of a third tile at the same time. A session without tiles for IDLE_S ends, because
+its client may be gone.
 
 The client submits the tasks ``worker_facts``, ``compute_tile`` and ``end_sessions``, in ``placement`` and ``feed``.
 """
@@ -62,8 +63,8 @@ _lock = threading.Lock()
 
 
 def worker_facts(order: ProductOrder) -> WorkerFacts | TaskFailure:
-    """Return what this worker can do for a product. ``worker_facts`` opens the operands and measures rates with the
-    settings of the product.
+    """Return the devices, the memory limits and the measured rates of this worker for a product. ``worker_facts`` opens
+    the operands and measures rates with the settings of the product.
 
     Returns a TaskFailure if an operand cannot be read or is not the file that the client opened.
     """

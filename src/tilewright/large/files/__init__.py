@@ -1,5 +1,5 @@
-"""Reads and writes matrices in files one rectangle at a time and without a memory map, so that the memory that this
-takes is known.
+"""Reads and writes matrices in files one rectangle at a time and without a memory map, so that the memory that reading
+and writing take is known.
 
 ``.npy``, raw and ``.safetensors`` files, and HDF5 datasets that are contiguous in their file, are read and written in
 place with positional system calls, from several threads. Zarr arrays and chunked HDF5 datasets are read and written
@@ -7,9 +7,9 @@ through their libraries, some chunks at a time. Files at URLs can be read in all
 fsspec.
 
 A matrix that is being written is in the directory ``NAME.tilewright`` until it is complete. An existing file with the
-name of the result is replaced only if the caller sets ``overwrite``, and can be read as an operand until it is
-replaced. A program that has the old file open when it is replaced still sees the old contents, but a program that has
-an old zarr directory open sees the new contents.
+name of the result is replaced only if the caller sets ``overwrite``, and can be read as an operand until then. A
+program that has the old file open when it is replaced still sees the old contents, but a program that has an old zarr
+directory open sees the new contents.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def open_matrix(
     name : str, optional
         The name of the matrix, for a file that holds several.
     storage_options : mapping, optional
-        Arguments for fsspec's file system, for a file at a URL. If they contain no credentials, fsspec looks for
-        credentials in its configuration and in the environment.
+        Arguments for fsspec's file system, for a file at a URL. If ``storage_options`` contain no credentials, fsspec
+        looks for credentials in its configuration and in the environment.
     axes : two lists of int, optional
         Two lists with which an array of any number of axes is read as a matrix: the axes that become rows, and the axes
         that become columns. The axes of each list are merged in row-major order. ``([1], [0])`` gives the transpose of
@@ -182,9 +182,9 @@ def create_matrix(
 
     Disk space is reserved at once, so that a full disk is noticed before anything is computed. With ``resume`` the
     unfinished matrix of an earlier run in ``NAME.tilewright`` is continued, and ``resumed`` of the returned object says
-    whether there was such a matrix. Without ``resume`` an unfinished matrix of an earlier run is removed. If a file of
-    this name exists, an error is raised. With ``overwrite`` the file is accepted, and ``finish`` replaces it. ``work``
-    is the open work directory of a journal for this result.
+    whether there was such a matrix. Without ``resume`` an unfinished matrix of an earlier run is removed. If a file
+    with the name of the result exists, an error is raised. With ``overwrite`` an existing file is accepted, and
+    ``finish`` replaces it. ``work`` is the open work directory of a journal for this result.
 
     Raises FileError if there is no space or no directory, if another process writes the file, if the matrix to resume
     is a different one, if a file of this name exists, or if the work directory contains other files. Also raises

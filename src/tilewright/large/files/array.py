@@ -130,7 +130,7 @@ def array_behind(source: Any) -> np.ndarray[Any, Any] | None:
 
 
 def whole_matrix(source: Source) -> np.ndarray[Any, Any]:
-    """Read all elements of a matrix into memory."""
+    """Return all elements of a matrix as an array in memory."""
     matrix = np.empty(source.shape, source.dtype.newbyteorder("="))
     source.read(slice(0, matrix.shape[0]), slice(0, matrix.shape[1]), matrix)
     return matrix

@@ -7,7 +7,8 @@ A range of merged rows consists of a few boxes of the array, which are read or w
                                     ▓▓▓▓▓▓    a part of a row, whole rows, and a part of a row
                                     ▓▓▓▓▓·
 
-So a stack of shape (…, m, k) is a matrix with rows (…, m), and a file can be read as its transpose.
+With merged axes, a stack of shape (…, m, k) is a matrix with rows (…, m), and a file can be read as the transpose of
+its matrix.
 """
 
 from __future__ import annotations
@@ -107,11 +108,11 @@ class AxesSource:
 
     @property
     def transposed(self) -> Any:
-        """The transpose of the matrix, which reads the same array."""
+        """The transpose of the matrix, as a source that reads the same array."""
         return as_matrix(self.stored, "the array", self.axes.transposed)
 
     def read_within(self, nbytes: int) -> None:
-        """Limit the bytes of one read to ``nbytes``, by reading fewer chunks at a time. Every read has at least one
+        """Limit the bytes of one read to ``nbytes``, by reading fewer chunks at a time. Every read reads at least one
         chunk.
         """
         if hasattr(self.stored, "read_within"):
@@ -167,8 +168,8 @@ def parts_of(
     that has the elements of the box.
 
     ``extents`` are the sizes of the axes that became rows, and the sizes of the axes that became columns. The rectangle
-    begins at ``first``, a row and a column, and has the shape of ``block``. Each part of the block has the axes of the
-    array.
+    begins at ``first``, a row and a column, and has the shape of ``block``. Each part of ``block`` is yielded with the
+    axes of the array.
     """
     if not block.size:
         return

@@ -125,7 +125,7 @@ def corner(shape: ArrayShape, box: Box, block: np.ndarray) -> tuple[int, ...]:
 def pick(names: Iterable[str], name: str | None, path: Location, what: str) -> str:
     """Return ``name`` if the file has a matrix of this name, or the only name in the file if ``name`` is None.
 
-    If neither is the case, ``pick`` raises an error that lists the names of the matrices.
+    If there is no such name, ``pick`` raises an error that lists the names of the matrices in the file.
     """
     known = sorted(names)
     if name is not None and name in known:
@@ -161,7 +161,7 @@ def missing_library(library: str, path: Location) -> UnavailableError:
 
 
 def raised(error: OSError) -> NoReturn:
-    """Raise ``error``. ``os.walk`` needs this function, because by default it skips directories that it cannot read."""
+    """Raise ``error``. ``raised`` is passed to ``os.walk``, which by default skips directories that it cannot read."""
     raise error
 
 

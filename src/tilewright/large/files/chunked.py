@@ -24,7 +24,8 @@ TOGETHER = 1 << 22
 class ChunkedSource:
     """A matrix, or an array of any number of axes, that is stored in chunks with the sides ``grain``.
 
-    ``fetch`` gets one slice for each axis and returns the elements of this box as an array.
+    ``fetch`` gets one slice for each axis, which together select a box, and returns the elements of the box as an
+    array.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class ChunkedSource:
         self.read_within(COPIES * together)
 
     def read_within(self, nbytes: int) -> None:
-        """Limit the bytes of one read to ``nbytes``, by reading fewer chunks at a time. Every read has at least one
+        """Limit the bytes of one read to ``nbytes``, by reading fewer chunks at a time. Every read reads at least one
         chunk.
         """
         self._most = min(self._most, nbytes // COPIES)

@@ -95,7 +95,7 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
+        """The last part of the URL's path."""
         return PurePosixPath(url_parts(self.url)[1]).name
 
     @cached_property
@@ -121,12 +121,12 @@ class Remote:
 
     @property
     def suffix(self) -> str:
-        """The suffix of the path, such as ".npy"."""
+        """The suffix of the URL's path, such as ".npy"."""
         return PurePosixPath(url_parts(self.url)[1]).suffix
 
     def connect(self) -> None:
-        """Connect to the file system. Raises UsageError for an unknown protocol, and UnavailableError if its library is not
-        installed.
+        """Connect to the file system. Raises UsageError if the protocol of the URL is unknown, and UnavailableError if
+        the library of the protocol is not installed.
         """
         _ = self._opened
 

@@ -3,9 +3,9 @@ the matrix is lost.
 
 The finished matrix gets the name of the result by one system call, which fails if a file of this name exists. If the
 existing result may be overwritten, another system call exchanges the names of the two files, and the old file is
-removed. So at every moment the name of the result refers to a complete file. If the system cannot exchange two names,
-an old file is replaced by one rename. An old directory is first renamed to ``old``; until the new directory is renamed
-too, the name of the result refers to nothing.
+removed. With these two system calls, the name of the result refers to a complete file at every moment. If the system
+cannot exchange two names, an old file is replaced by one rename. An old directory is first renamed to ``old``; until
+the new directory is renamed too, the name of the result refers to nothing.
 
 An existing empty file or directory may be replaced without ``overwrite``. An empty file or directory is also renamed to
 ``old`` first and checked afterwards, because no other process can then write to it under its old name.
@@ -16,7 +16,7 @@ work directory show how far the replacement came:
 - ``data``: the new matrix, which is unfinished, or finished and not renamed yet.
 - ``swap.N``, if N is the inode of this entry: the new matrix, which does not have the name of the result yet.
 - ``swap.N``, if N is not the inode of this entry: the old result, after the exchange.
-- ``old``: the old result, between two renames.
+- ``old``: the old result, if the process was killed between two renames.
 - ``trash.N``: a file or directory that is being removed.
 """
 
@@ -91,8 +91,8 @@ def check_not_taken_over(unfinished: Path, inode: int) -> None:
 def put_in_place(work: OpenDirectories) -> None:
     """Give the finished matrix in the work directory the name of the result.
 
-    Raises FileError if an existing file of that name must not be lost. After such an error the matrix stays in the work
-    directory.
+    Raises FileError if an existing file with the name of the result must not be lost. After such a FileError the
+    finished matrix stays in the work directory.
     """
     work.output.check(kept_in=work.path)
     new_inode = inode_of(work.fd, DATA)
@@ -157,8 +157,8 @@ def names_in(directory: int) -> list[str]:
 
 
 def inode_of(directory: int, name: str) -> int | None:
-    """Return the inode of a directory entry, or None if there is no such entry. For a link this is the inode of the link
-    itself.
+    """Return the inode of a directory entry, or None if there is no such entry. For a link, the inode of the link
+    itself is returned.
     """
     with contextlib.suppress(FileNotFoundError):
         return os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino

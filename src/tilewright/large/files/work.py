@@ -1,11 +1,11 @@
 """Opens, recognises and locks ``NAME.tilewright``, the directory that contains an unfinished result and stands next to
 the final file.
 
-Nothing in this directory is reached through a link. The directory is opened without following links, by its name in the
-directory of the result, and everything inside is opened through the directory's descriptor. A directory of this name
-that contains files of other programs is refused, and never emptied.
+Nothing in the work directory is reached through a link. The directory is opened without following links, by its name in
+the directory of the result, and everything inside is opened through the directory's descriptor. A directory
+``NAME.tilewright`` that contains files of other programs is refused, and never emptied.
 
-This module also begins or resumes the unfinished matrix in the directory, reserves disk space for the matrix, and
+This module also begins or resumes the unfinished matrix in the work directory, reserves disk space for the matrix, and
 renames the matrix when it is complete.
 """
 
@@ -218,8 +218,8 @@ def _work_name(name: str, parent: int) -> str:
 
 
 class Partial:
-    """A new or unfinished file, or a directory if the format uses one. ``file`` is the descriptor of this file, and
-    ``path`` its name.
+    """A new or unfinished file, or a directory if the format uses one. ``file`` is the descriptor of this file or
+    directory, and ``path`` its name.
 
     ``resumed`` says whether the file existed and is continued. ``work`` is the open work directory of a journal, which
     the caller closes. Without ``work``, the ``Partial`` opens and closes a work directory itself. The target may exist
@@ -255,7 +255,8 @@ class Partial:
         self.file = self.work.open(DATA, how)
 
     def reserve(self, nbytes: int, *, allocate: bool = True) -> None:
-        """Reserve ``nbytes`` of disk space for the file. Without ``allocate``, only check that so many bytes are free.
+        """Reserve ``nbytes`` of disk space for the file. If ``allocate`` is False, only check that ``nbytes`` bytes are
+        free.
 
         Raises FileError if fewer than ``nbytes`` are free.
         """
@@ -294,7 +295,9 @@ class Partial:
             self.work.close()
 
     def abandon(self) -> None:
-        """Close the file after an error. A new file is removed, and a file that was to be resumed stays."""
+        """Close the file after an error. A file that this run began is removed, and a file that it resumed stays on the
+        disk.
+        """
         if not self.resumed:
             with contextlib.suppress(OSError):
                 self.work.discard()

@@ -1,5 +1,5 @@
-"""Zarr arrays: a directory with one file for each chunk, read and written through the ``zarr`` library (version 3 or
-newer).
+"""The format of zarr arrays: a directory with one file for each chunk, which is read and written through the ``zarr``
+library (version 3 or newer).
 
 Results are written in zarr format 3, in square chunks without compression. The elements of a product use all bits of
 their mantissas, so compression would hardly make the files smaller, and it would take longer than writing the files. A
@@ -228,7 +228,8 @@ class ZarrSource(ChunkedSource):
         chunk.
 
         For a store at a URL, the facts about a chunk are those that the file system lists. S3 and similar services list
-        sizes and etags. Most HTTP servers list only names or nothing, so it is not noticed if a chunk is overwritten.
+        sizes and etags. Most HTTP servers list only names or nothing, so a chunk that is overwritten does not change
+        the fingerprint.
         """
         if isinstance(self.path, Remote):
             stored = json.dumps(self._array.metadata.to_dict(), sort_keys=True, default=str)
@@ -285,7 +286,7 @@ class ZarrWriter:
         self.sync([*sorted(chunks | {root / "zarr.json"}), *sorted(folders)])
 
     def sync(self, paths: list[Path]) -> None:
-        """Wait until these files and directories are on the disk."""
+        """Wait until the given files and directories are on the disk."""
         with os_errors(self._path, "written"):
             for path in paths:
                 if path.exists():
@@ -301,8 +302,8 @@ class ZarrWriter:
 def attach_zarr(path: Path, name: str | None) -> ZarrWriter:
     """Return a writer for an unfinished store that another process has begun and will finish.
 
-    The writer reaches the store through an open directory. So a process that the other processes have given up can
-    never write into a later store with the same path.
+    The writer reaches the store through the descriptor of an open directory. So a process that the other processes have
+    given up can never write into a later store with the same path.
     """
     with os_errors(path, "written"):
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
