@@ -1,14 +1,14 @@
 """Computes the Gram matrices Aᴴ·A or A·Aᴴ of matrices that are in files or larger than memory.
 
-A tile of C stays in memory while blocks of A are read: the next block is read while the current one is multiplied. Only
-the tiles of one triangle of C are computed, and each tile is written to both sides of the diagonal. For a tile on the
-diagonal, the columns of A are read once and only a triangle is computed. So if C fits in memory, each element of A is
-read once, while a general product would read it twice.
+A tile of C stays in memory while blocks of A are read; the next block is read while the current block is multiplied.
+Only the tiles of one triangle of C are computed, and each tile is written to both sides of the diagonal. For a tile on
+the diagonal, the columns of A are read once and only a triangle is computed. If C fits in memory, each element of A is
+therefore read once, while a general product would read it twice.
 
-With ``center`` the means of the columns are subtracted as in Chan, Golub, LeVeque 1983. The mean of each block's
-columns is subtracted from the block, and one additional row corrects for the difference from the mean of the earlier
-blocks. This method needs only one pass over A, and it avoids the difference XᵀX − m·μμᵀ, whose two terms can be large
-and nearly equal.
+If ``center`` is set, the means of the columns are subtracted with the method of Chan, Golub and LeVeque (1983). The
+mean of each block's columns is subtracted from the block, and one additional row corrects for the difference from the
+mean of the earlier blocks. The method of Chan, Golub and LeVeque needs only one pass over A, and it avoids the
+difference XᵀX − m·μμᵀ, whose two terms can be large and nearly equal.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class _Tile:
         self._seen, self._means = 0, [np.zeros(_length(panel), _wide(self._dtype)) for panel in self._panels]
 
     def computed_into(self, sink: Sink) -> Iterator[int]:
-        """Compute the tile and write it; after each block, yield the number of its operations."""
+        """Compute the tile and write it; after each block of A, yield the number of operations that the block took."""
         job = self._job
         cuts = list(range(0, self._k, job.plan.steps))
         if not cuts:
@@ -328,8 +328,8 @@ def gram_job(
     dtype: Any = None,
     overwrite: bool = False,
 ) -> Iterator[GramJob]:
-    """Return the job of the Gram matrix of a file or an array, planned and ready to run. Raises what ``tilewright.gram``
-    raises.
+    """Plan the Gram matrix of a file or an array, and return its job, which is ready to run. Raises what
+    ``tilewright.gram`` raises.
     """
     need_machine_code("what multiplies blocks")
     with contextlib.ExitStack() as stack:

@@ -113,14 +113,14 @@ def multiply(
         the free memory, but at least 8 MiB. On a cluster, ``memory`` is the limit for each worker, by default 40 % of
         the worker's memory.
     device : str, optional
-        Where to multiply: "cpu", "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1". The default is all
-        GPUs, or the CPU if there are no GPUs. On a cluster, ``device`` is "cpu" or "cuda" and holds for each worker.
+        Where to multiply: "cpu", "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1". The default is
+        "cuda", or "cpu" if there are no GPUs. On a cluster, ``device`` is "cpu" or "cuda" and holds for each worker.
     device_memory : int or str, optional
         The most memory that the call may use on each GPU: bytes, or a text such as "4GiB".
     partition : str, default: "rectangles"
-        How C is divided among several GPUs or workers: into "rectangles" of tiles, or into "strips" of whole rows.
-        Strips are simpler but move more data. On a cluster, ``partition`` may also be a grid of workers, such as "2x4",
-        which divides the rows of C into 2 parts and the columns into 4 parts.
+        How C is divided among several GPUs or workers: into "rectangles" of tiles, or into "strips" of whole rows. A
+        partition into strips is simpler but moves more data. On a cluster, ``partition`` may also be a grid of workers,
+        such as "2x4", which divides the rows of C into 2 parts and the columns into 4 parts.
     dtype : dtype or str, optional
         The dtype of the result, if not that of the operands, such as "float32" for operands of integers. The operands
         are converted to ``dtype`` as they are read; the ``same_kind`` rule must allow this cast.
@@ -217,9 +217,10 @@ def multiply(
 
     **Verification.** With ``verify``, both C and A·B are multiplied by random vectors, and the difference is compared
     with the plan's ``error_bound``. The check reads A and C once and B two or three times, and does not exceed
-    ``memory``. A product that ``resume`` finds complete is checked too. The verdict is logged at level INFO of the
-    logger "tilewright.verification". The calling process reads A, B and C for the check. So ``out`` must not be the
-    file of an operand. With a cluster, ``out`` is required, and no operand may be a Dask array.
+    ``memory``. A product that ``resume`` finds complete is checked too. The verdict of the check is logged at level
+    INFO of the logger "tilewright.verification". The calling process reads A, B and C for the check. For this reason
+    ``out`` must not be the file of an operand if ``verify`` is set. With a cluster and ``verify``, ``out`` is required,
+    and no operand may be a Dask array.
 
     After Ctrl-C, KeyboardInterrupt is raised as soon as all threads of the product have stopped.
 
@@ -383,7 +384,9 @@ def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
 
 
 def check_dtypes_verifiable(job: Job) -> None:
-    """Raise DTypeError for a product of bool, because random vectors cannot verify sums that are a logical OR."""
+    """Raise DTypeError for a product of bool, because products with random vectors cannot verify sums that are a
+    logical OR.
+    """
     from .verification import check_dtypes
 
     check_dtypes(job.product.dtype, job.product.dtype)  # C is stored in the dtype in which it is computed
@@ -420,7 +423,7 @@ def precision_of_blocks(precision: str | float) -> str:
     """Return the precision with which each block is multiplied if ``matmul`` with this ``precision`` computes block by
     block.
 
-    The blocks already have the dtype that the precision of the whole product needs.
+    The blocks have already been converted to the dtype that ``precision`` needs for the whole product.
     """
     return str(precision) if precision in ("ieee", "fast") else "standard"
 

@@ -1,13 +1,13 @@
 """Verifies with NumPy that a matrix C is the product of A and B, by random vectors in O(n²) operations.
 
-1. Random vectors x show in which rows to look for errors (Freivalds 1977): C·x is compared with A·(B·x). The comparison
-is made for blocks of columns, because an error of one element is easier to see in a shorter sum with fewer roundings.
-No element of x is near zero, so every wrong element of C counts. No two elements of x are equal, so two errors do not
-cancel, as they can if the elements are ±1.
+1. Random vectors x show in which rows to look for errors (Freivalds 1977): C·x is compared with A·(B·x). C·x and
+A·(B·x) are compared for blocks of columns, because an error of one element is easier to see in a shorter sum with fewer
+roundings. No element of x is near zero, so every wrong element of C counts. No two elements of x are equal, so two
+errors do not cancel, as they can if the elements are ±1.
 2. In the rows with the largest differences, and in some random rows, every element is compared with A·B in float64.
 3. The elements with the largest differences are computed again in wider arithmetic than that of the product, and
-compared with the guaranteed bound: |C − A·B| ≤ bound · (|A||B|). This comparison decides whether the product is right.
-The third step is skipped if float64 is accurate enough to decide.
+compared with the guaranteed bound: |C − A·B| ≤ bound · (|A||B|). The comparison in wider arithmetic decides whether the
+product is right. The comparison is skipped if float64 is accurate enough to decide.
 
 A product whose errors are all within the bound is never rejected. A wrong product is found if its errors change a row
 of C·x clearly more than rounding changes the other rows.
@@ -154,7 +154,7 @@ class Budget:
     @classmethod
     def within(cls, nbytes: int, m: int, n: int, k: int) -> Budget | None:
         """Return the budget of a comparison within ``nbytes`` bytes: one half for rectangles, and the other half for
-        sums. The result is None if ``nbytes`` is too small.
+        sums. The result is None if ``nbytes`` is too small for any comparison.
         """
         elements = min(cls.elements, nbytes // 2 // ELEMENT_BYTES)
         blocks = _BLOCKS
@@ -186,8 +186,8 @@ def compare_floats(
 def compare_integers(
     a: ReadableMatrix, b: ReadableMatrix, c: ReadableMatrix, budget: Budget
 ) -> tuple[float, tuple[int, int]]:
-    """Check for random vectors X that C·X = A·(B·X), modulo 2 to the number of bits of C's integers. Returns an error
-    of 0, or an infinite error and the indices of the first wrong element.
+    """Check for random vectors X that C·X = A·(B·X), modulo 2^b, where b is the number of bits of C's integers. Returns
+    an error of 0, or an infinite error and the indices of the first wrong element.
     """
     x = np.random.default_rng().integers(-(1 << 63), (1 << 63) - 1, (b.shape[1], _OF_INTEGERS), endpoint=True)
     x[:, 0] |= 1  # an odd weight never makes a single error vanish
@@ -367,7 +367,7 @@ def _relative(c: Array, exact: Array, magnitude: Array, dtype: str, k: int, boun
 
 def parts_to_read(matrix: ReadableMatrix, rows: slice, columns: slice, elements: int) -> Iterator[tuple[slice, slice]]:
     """Yield rectangles of at most ``elements`` elements that together cover a part of a matrix. If possible, a
-    rectangle is whole rows, or whole chunks of a matrix that has chunks.
+    rectangle consists of whole rows, or of whole chunks if the matrix has chunks.
     """
     down, across = max(1, rows.stop - rows.start), max(1, columns.stop - columns.start)
     high, wide = (min(side, elements) for side in _grain(matrix))
@@ -434,7 +434,7 @@ def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "stan
     Returns
     -------
     Verification
-        The result of the check. Its attribute ``ok`` is False for a wrong product.
+        The result of the check. The attribute ``ok`` of the result is False for a wrong product.
 
     Raises
     ------
@@ -447,16 +447,16 @@ def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "stan
 
     See Also
     --------
-    tilewright.large.verification.Verification : The class of the result.
-    matmul : Can check its own result, with ``verify=True``.
+    tilewright.large.verification.Verification : The class of the result of ``verify``. matmul : Can check its own
+    result, with ``verify=True``.
 
     Notes
     -----
-    Products with random vectors show which rows of C are suspect (Freivalds 1977). Elements of these rows are computed
-    again in wider arithmetic and compared with the bound. A right product is never rejected. Products of integers are
-    compared modulo 2 to the number of bits of C's integers. A wrong row of integers passes with a probability of at
-    most 2^-7; a row with a single wrong element never passes. In rows of C whose row of A holds an infinity or a NaN,
-    and in columns of C whose column of B holds one, only some elements are compared.
+    Products with random vectors show which rows of C are suspect (Freivalds 1977). Elements of the suspect rows are
+    computed again in wider arithmetic and compared with the error bound. A right product is never rejected. Products of
+    integers are compared modulo 2^b, where b is the number of bits of C's integers. A wrong row of integers passes with
+    a probability of at most 2^-7; a row with a single wrong element never passes. In rows of C whose row of A holds an
+    infinity or a NaN, and in columns of C whose column of B holds one, only some elements are compared.
 
     Examples
     --------
@@ -588,9 +588,9 @@ def verify_files(a: Any, b: Any, c: Any, bound: float, memory: float | str | Non
     """Check that ``c`` is the product of ``a`` and ``b``, so that no element's error exceeds ``bound``·(|A||B|).
 
     The matrices have the shapes (m, k), (k, n) and (m, n), and are paths of files, sources or arrays. Integers are
-    compared modulo 2 to the number of bits of C's integers. ``memory`` is the largest number of bytes that the check
-    may use: a number, or a text such as "4GiB". A and C are read once, and B is read twice, or three times if float64
-    is not accurate enough to decide. Raises MemoryLimitError if the limit is too small, and FileError.
+    compared modulo 2^b, where b is the number of bits of C's integers. ``memory`` is the largest number of bytes that
+    the check may use: a number, or a text such as "4GiB". A and C are read once, and B is read twice, or three times if
+    float64 is not accurate enough to decide. Raises MemoryLimitError if the limit is too small, and FileError.
 
     >>> a = np.random.default_rng(1).uniform(-1, 1, (300, 200))
     >>> verify_files(a, a.T, a @ a.T, 1e-13).ok

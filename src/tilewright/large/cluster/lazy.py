@@ -496,7 +496,9 @@ class Layout:
     columns: tuple[int, ...]
 
     def check(self, name: str, pieces: Sequence[Matrix]) -> None:
-        """Raise ShapeError if a chunk has another shape than its Dask array states, which ``map_blocks`` can cause."""
+        """Raise ShapeError if a chunk has another shape than its Dask array states, which can happen after
+        ``map_blocks``.
+        """
         heights, widths = ([y - x for x, y in itertools.pairwise(edges)] for edges in (self.rows, self.columns))
         for piece, shape in zip(pieces, itertools.product(heights, widths), strict=True):
             if piece.shape != shape:
@@ -505,8 +507,8 @@ class Layout:
     def read(self, pieces: Sequence[Matrix], rows: slice, columns: slice, out: Matrix) -> Matrix:
         """Return a rectangle of the panel.
 
-        The rectangle is a view if the panel has only one piece, with the dtype of ``out``. Otherwise the rectangle is
-        copied to ``out``.
+        The rectangle is a view if the panel has only one piece, with the dtype of ``out``. If the panel has several
+        pieces or another dtype, the rectangle is copied to ``out``.
         """
         if len(pieces) == 1 and pieces[0].dtype == out.dtype and pieces[0].flags.aligned:
             return pieces[0][_moved(rows, -self.rows[0]), _moved(columns, -self.columns[0])]
@@ -527,7 +529,9 @@ def _moved(part: slice, by: int) -> slice:
 
 
 def cut_chunk(chunk: Any, rows: slice, columns: slice) -> Any:
-    """Return a part of a chunk. A small part is copied, because a view would keep the whole chunk in memory."""
+    """Return some rows and columns of a chunk. A small part is copied, because a view would keep the whole chunk in
+    memory.
+    """
     part = chunk[rows, columns]
     return part if 2 * part.size > chunk.size else part.copy()
 

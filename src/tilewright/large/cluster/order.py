@@ -1,4 +1,6 @@
-"""The messages between the client and the workers, as objects that can be pickled: products, plans and reports."""
+"""Defines the messages between the client and the workers, as objects that can be pickled: products, plans and
+reports.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ class RemotePlace:
 @dataclass(frozen=True)
 class ChosenKernel:
     """A form of ``Choice`` that can be pickled, because it contains the name of the kernel instead of its code. The
-    receiver finds the kernel in its own catalog.
+    process that receives the choice finds the kernel in its own catalog.
     """
 
     name: str
@@ -134,7 +136,7 @@ class TileReport:
 class TaskFailure:
     """The reason why a task failed, as a return value.
 
-    Tasks return this object instead of raising an error, because Dask would log the error with its traceback, and
+    Tasks return a ``TaskFailure`` instead of raising an error, because Dask would log the error with its traceback, and
     cannot pickle an error that is derived from two built-in classes. ``kind`` is the name of the error's class in
     ``errors``, or empty if the error has no class there.
     """

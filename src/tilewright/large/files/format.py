@@ -162,7 +162,9 @@ class Sink(Protocol):
 
     @property
     def resumed(self) -> bool:
-        """Whether this ``Sink`` continues the unfinished file of an earlier run: False if it began a new file."""
+        """Whether this ``Sink`` continues the unfinished file of an earlier run: False if the ``Sink`` began a new
+        file.
+        """
 
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
         """Write ``block`` to a rectangle of the matrix, converted to ``dtype``. Raises FileError if the disk is full or

@@ -2,9 +2,9 @@
 through h5py.
 
 The HDF5 library runs only one call at a time in a process. Besides, if the process dies while the HDF5 library writes a
-file, the file cannot be opened again. So for a result, the library first creates the file with one contiguous dataset
-at a fixed offset, and closes it. The elements of the result are then written without the library. A file at a URL is
-read through the library, by ranges of bytes.
+file, the file cannot be opened again. To be safe from both problems, Tilewright lets the library only create the file
+of a result, with one contiguous dataset at a fixed offset, and close it. The elements of the result are then written
+without the library. An HDF5 file at a URL is read through the library, by ranges of bytes.
 """
 
 from __future__ import annotations
@@ -253,8 +253,9 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
 
 
 class _Written(io.FileIO):
-    """A file that the library writes. The library ignores an OSError, goes on, and fails later with an uninformative
-    exception. So this class stores the first OSError, which is raised when the library has closed the file."""
+    """A file that the HDF5 library writes. The library ignores an OSError, goes on, and fails later with an
+    uninformative exception. So this class stores the first OSError, which is raised when the library has closed the
+    file."""
 
     error: OSError | None = None
 

@@ -31,8 +31,8 @@ def find_layout(file: BinaryIO, path: Location, wanted: np.dtype | None = None) 
     """Return the layout that the header of a file states. Raises FileError if the file has no header, DTypeError and
     ShapeError.
 
-    For a dtype that is not NumPy's own, such as bfloat16, the header states only the size of an element. For such a
-    file the caller must give the dtype as ``wanted``.
+    For a dtype that is not NumPy's own, such as bfloat16, the header states only the size of an element. For a file
+    with such a dtype, the caller must give the dtype as ``wanted``.
     """
     with parser_errors(path, ".npy file"):
         refuse_empty(path, file_size(file))

@@ -1,4 +1,5 @@
-"""Describes the file of a result as the caller asked for it, and checks whether a file of this name exists already.
+"""Describes the file of a result as the caller asked for it, and checks whether a file with the name of the result
+exists already.
 
 An existing file is replaced only if the caller sets ``overwrite``, because it may be an operand or an earlier result.
 """
@@ -41,7 +42,7 @@ class Output:
 
     @property
     def array_shape(self) -> ArrayShape:
-        """The shape of the array that is stored."""
+        """The shape of the result as it is stored: that of an array with ``extents``, or of a matrix."""
         return self.shape if self.extents is None else self.extents[0] + self.extents[1]
 
     @cached_property

@@ -1,10 +1,11 @@
 """Moves the rows of a rectangle between a file and memory, with positional system calls in one compiled loop.
 
 A rectangle narrower than the matrix needs one ``pread`` for each row. Reading a row of a few kilobytes takes about as
-long as the call of ``pread`` from Python. Besides, threads that release the GIL (Python's global lock) a million times
-a second mostly wait for it. So the loop over rows is compiled, and releases the GIL once for each rectangle. On two
-cores, the compiled loop reads rows of 4 KiB from the page cache 1.4 times as fast as a loop in Python with one thread,
-and 2.4 times as fast with two threads. For rows of 16 KiB these two factors are 1.1 and 1.5.
+long as the call of ``pread`` from Python. Threads that release the GIL (Python's global lock) a million times a second
+mostly wait for it. For these two reasons the loop over rows is compiled, and releases the GIL once for each rectangle.
+On two cores, the compiled loop reads rows of 4 KiB from the page cache 1.4 times as fast as a loop in Python with one
+thread, and 2.4 times as fast with two threads. For rows of 16 KiB, the compiled loop is 1.1 times as fast with one
+thread and 1.5 times as fast with two threads.
 
 A block that has the stored dtype is moved directly between the file and the caller's memory. A block that must be
 converted or transposed goes through a buffer that fits the second-level cache. Blocks with very short rows use the

@@ -14,7 +14,7 @@ PRECISIONS = ("standard", "highest", "ieee", "fast")
 
 @dataclass(frozen=True)
 class Options:
-    """The keyword arguments of ``tilewright.multiply``, where they are documented. Tilewright chooses the value of
+    """The keyword arguments of ``tilewright.multiply``, which are documented there. Tilewright chooses the value of
     every option that is None.
 
     Raises UsageError for a precision that products computed in blocks cannot have.

@@ -1,9 +1,9 @@
 """A GPU that multiplies blocks. Blocks are copied through page-locked memory on separate streams, while other blocks
 are multiplied.
 
-The operands may be in any memory or in files. Threads of the host copy parts of a block to page-locked chunks, and the
-GPU copies the chunks without a thread of the host. No thread is needed when one stream of the GPU waits for another; a
-thread waits only for a chunk that the GPU has not copied yet.
+The operands may be in any memory or in files. Threads of the host copy parts of a block to page-locked chunks of
+memory, and the GPU copies the chunks without a thread of the host. No thread is needed when one stream of the GPU waits
+for another; a thread waits only for a chunk that the GPU has not copied yet.
 
     threads     A to chunks │ B to chunks │ A to chunks │ …
     copy in        chunks to slot │ chunks to slot │ chunks to slot │ …
@@ -11,10 +11,10 @@ thread waits only for a chunk that the GPU has not copied yet.
     copy out                                                           C to chunks │
     threads                                                              chunks to result
 
-Copies to the GPU take turns on several streams. So a block that waits for its slot (memory for one block) does not
-delay the rest of the previous block. One thread assigns chunks to loads in the order of the loads. So a load that waits
-for its slot never holds a chunk that an earlier load needs; otherwise the two loads could wait for each other. A block
-that another GPU has loaded is copied directly from that GPU (``peers``).
+Copies to the GPU take turns on several streams. Thanks to several streams, a block that waits for its slot (memory for
+one block) does not delay the rest of the previous block. One thread assigns chunks to loads in the order of the loads.
+Because of this order, a load that waits for its slot never holds a chunk that an earlier load needs; otherwise the two
+loads could wait for each other. A block that another GPU has loaded is copied directly from that GPU (``peers``).
 
 A step multiplies either the blocks themselves or their float16 parts. Each block is split into parts once, by the first
 step that reads the block, and the parts are stored next to it. A GPU that copies a block from another GPU splits its
@@ -351,7 +351,7 @@ class _GpuEvents:
         self._spans.append((track, name, begun, end))
 
     def report(self) -> None:
-        """Add all time spans that have ended to the host's events. The GPU must be idle when this is called."""
+        """Add all time spans that have ended to the host's events. The GPU must be idle when ``report`` is called."""
         # A host that is busy learns late of an event: the earlier reading is nearer, and no span ends after this one.
         last, last_s = self._now()
         zero_s = min(self._zero_s, last_s - last.since(self._zero))

@@ -2,8 +2,8 @@
 from the host again.
 
 The first GPU that loads a block lends it: other GPUs copy the block from the memory of this GPU as soon as the block
-has arrived there. The lender overwrites the block only after these copies are done. A GPU waits only for work that was
-submitted, to any GPU, before the wait. So GPUs cannot wait for each other in a circle.
+has arrived there. The lender overwrites the block only after all copies from it are done. A GPU waits only for work
+that was submitted, to any GPU, before the wait. Because of this rule, GPUs cannot wait for each other in a circle.
 """
 
 from __future__ import annotations

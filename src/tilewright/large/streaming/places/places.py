@@ -55,7 +55,7 @@ class HostPlace:
     and ``sink`` receives C.
 
     If an operand is stored column by column, its blocks are stored column by column too. If only one triangle of a
-    symmetric C is computed (``plan.triangle``), only a triangle is computed of tiles on the diagonal, and the other
+    symmetric C is computed (``plan.triangle``), only a triangle of each tile on the diagonal is computed, and the other
     tiles are written to both sides of the diagonal. If a block of B is the transpose of a block of A that is in a slot,
     the block of B is copied from this slot.
     """
@@ -133,9 +133,9 @@ class HostPlace:
 def triangle_products(run: Callable[..., Product], symmetry: Symmetry) -> dict[tuple[bool, bool], Product]:
     """Return the functions that multiply the blocks of a tile on the diagonal of a symmetric or Hermitian C.
 
-    The keys are pairs of bools: whether a block is the first of its tile, and whether the block is the last. The
-    computed triangle is copied to the other side of the diagonal only after the last block. ``run`` is the function
-    ``runner`` with given kernel, dtype and threads.
+    The keys of the dictionary are pairs of bools: whether a block is the first block of its tile, and whether it is the
+    last. The computed triangle is copied to the other side of the diagonal only after the last block. ``run`` is the
+    function ``runner`` with given kernel, dtype and threads.
     """
     both = False, True
     return {
@@ -204,7 +204,9 @@ class Placement:
 
     @property
     def summary(self) -> str:
-        """An empty text. A placement on a cluster describes its workers here, but this placement has no workers."""
+        """An empty text. The ``summary`` of a placement on a cluster describes the workers, but this placement has no
+        workers.
+        """
         return ""
 
     @property
@@ -247,7 +249,7 @@ class Placement:
         )
 
     def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
-        """Create a place for each region of the plan, and allocate its memory."""
+        """Create a place for each region of the plan, and allocate the memory of each place."""
         if not self.gpus:
             yield HostPlace(plan, a, b, sink, kernel=self.choice.kernel, threads=self.threads, events=events.at("cpu"))
             return

@@ -62,8 +62,8 @@ class Ring:
         self._busy: dict[int, Future[Any]] = {}
 
     def take(self) -> np.ndarray[Any, Any]:
-        """Wait until the last job that used the next chunk is done, and return this chunk. Raises the error of this
-        job.
+        """Wait until the last job that used the next chunk is done, and return this chunk. If this job failed, its
+        error is raised.
         """
         number, self._taken = self._taken % self._count, self._taken + 1
         if number == len(self._chunks):

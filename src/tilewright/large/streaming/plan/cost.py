@@ -1,7 +1,8 @@
 """Predicts the time of a schedule from measured rates of copying and multiplying.
 
 A schedule has three ordered lists: loads, multiplications and stores. An entry begins when the previous entry of its
-list and all entries that it waits for are done. So one pass over the schedule gives the time of the product.
+list and all entries that it waits for are done. Because of this order, one pass over the schedule gives the time of the
+product.
 """
 
 from __future__ import annotations
@@ -73,12 +74,12 @@ class TimeSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """The predicted time of a schedule, and the bytes that it moves.
+    """The predicted time of a schedule, and the bytes that the schedule moves.
 
     ``compute_s`` is the time of the multiplications alone. The first multiplication begins after ``first_s``, and the
-    product ends ``last_s`` after the last multiplication. During these two times nothing is multiplied. ``read_bytes``
-    are the bytes that are read from the operands; the rest of ``in_bytes`` comes from the host's cache or from other
-    places.
+    product ends ``last_s`` after the last multiplication. Nothing is multiplied during ``first_s`` and ``last_s``.
+    ``read_bytes`` are the bytes that are read from the operands; the rest of ``in_bytes`` comes from the host's cache
+    or from other places.
     """
 
     loads: list[TimeSpan]
@@ -100,7 +101,7 @@ class Cost:
 
     @property
     def first_s(self) -> float:
-        """The seconds until the first multiplication begins."""
+        """The seconds from the first load to the first multiplication."""
         return self.multiplies[0].start_s if self.multiplies else 0.0
 
     @property

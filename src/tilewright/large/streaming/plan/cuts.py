@@ -42,16 +42,16 @@ class Room:
     ``place`` is the number of bytes in the memory where blocks are multiplied, and ``host`` the number of bytes of host
     memory for blocks that are read again. ``place`` is negative if the caller's limit is too small even without any
     blocks. ``reserved`` is the part of the limit that threads and ``buffers`` use. ``workspace(m, n, k)`` is the part
-    of ``place`` that the kernel needs for a step of this size. ``planes`` is the number of float16 matrices that are
+    of ``place`` that the kernel needs for a step of this size. ``planes`` is the number of float16 parts that are
     stored next to each block of A or B.
 
     The sides of tiles are multiples of ``grain``. Blocks that begin and end at multiples of ``chunk`` are preferred,
     because a chunk of a file that is divided among several blocks is read and decoded once for each block. ``files``
     says that the CPU reads operands from files.
 
-    The order of additions must not depend on the grid that is chosen. So either a step is a whole number of the parts
-    of at most ``kc`` elements that the kernel sums (see ``Grid``), or all grids have the same ``step``. A ``step`` of 0
-    means that any step may be chosen.
+    The order of additions must not depend on the grid that is chosen. For this reason, either a step is a whole number
+    of the parts of at most ``kc`` elements that the kernel sums (see ``Grid``), or all grids have the same ``step``. A
+    ``step`` of 0 means that any step may be chosen.
     """
 
     place: int
@@ -142,8 +142,8 @@ def long_cuts(m: int, n: int, k: int, room: Room, itemsize: int) -> Iterator[Gri
     """Yield ways to cut a product into rectangular tiles, some of the ways more than once.
 
     For each length of one side, the other side is the longest for which a tile and its blocks fit in memory, in two
-    cases. In the first case, the memory holds two blocks of each operand. In the second case, it holds all blocks of a
-    row of A or of a column of B, which are then loaded only once.
+    cases. In the first case, the memory holds two blocks of each operand. In the second case, the memory holds all
+    blocks of a row of A or of a column of B, which are then loaded only once.
     """
 
     def fits(cut: Grid, slots: Slots) -> bool:
@@ -192,7 +192,7 @@ def without_cut_chunks(grids: Sequence[Grid], chunk: int, many: int = MANY_CHUNK
 def may_be_cut(grid: Grid, room: Room) -> bool:
     """Whether ``cuts`` could have made this grid with the rules of ``room``, for a memory of any size.
 
-    This function checks a grid that was read from a file.
+    ``may_be_cut`` checks a grid that was read from a file.
     """
     sides = all(
         size == max(1, length) or (SMALL_SIDES[0] // 2 <= size < length and size % room.grain == 0)
@@ -247,7 +247,7 @@ def multiplications(grid: Grid) -> int:
 
 
 def block_elements(grid: Grid) -> int:
-    """Return the number of elements in a block of A or of B, whichever is larger."""
+    """Return the number of elements of a block of A or of a block of B, whichever is larger."""
     return max(grid.bm, grid.bn) * grid.bk
 
 
@@ -260,7 +260,7 @@ def place_elements(grid: Grid, slots: Slots, planes: int = 0) -> int:
 def slot_elements(grid: Grid, planes: int = 0) -> tuple[int, int, int]:
     """Return the number of elements in a slot for a block of A, for a block of B, and for a tile of C.
 
-    With ``planes``, slots for blocks of A and B also have memory for this number of float16 matrices; the block itself is
+    With ``planes``, slots for blocks of A and B also have memory for this number of float16 parts; the block itself is
     float32.
     """
     a, b = grid.bm * grid.bk, grid.bk * grid.bn
@@ -278,9 +278,9 @@ def slot_elements(grid: Grid, planes: int = 0) -> tuple[int, int, int]:
 def least_s(grid: Grid, itemsize: int, rates: Rates, places: int = 1) -> float:
     """Return a lower bound of the product's time that holds for any order of tiles and any numbers of blocks in memory.
 
-    The bound is the larger of two times. The first is the time of all multiplications, the first loads and the last
-    store; the second is the time for copying the operands and C once. ``rates`` are the rates of each of ``places``
-    places, which compute equal parts.
+    The bound is the larger of two times: the time of all multiplications, the first loads and the last store; and the
+    time for copying the operands and C once. ``rates`` are the rates of each of ``places`` places, which compute equal
+    parts.
     """
     m, n, k = grid.m, grid.n, grid.k
     parts = [_sizes(m, grid.bm), _sizes(n, grid.bn), grid.depths()]

@@ -46,7 +46,7 @@ class Slots:
     def take(self, block: Hashable, next_use: float = -math.inf, in_use: Collection[int] = ()) -> int | None:
         """Return a slot for ``block``, or None if no slot is empty and no block may be evicted.
 
-        The returned slot is empty, or else it is the slot whose block has the farthest next use, if this use is after
+        The returned slot is empty, or else it is the slot whose block has the farthest next use, if that use is after
         ``next_use``. Blocks in slots that are ``in_use`` are not evicted.
         """
         slot = self._free.pop() if self._free else self._victim(next_use, in_use)
@@ -55,7 +55,9 @@ class Slots:
         return slot
 
     def replace(self, slot: int, block: Hashable) -> None:
-        """Put ``block`` into ``slot`` in place of its present block. The caller must call ``rank`` next."""
+        """Put ``block`` into ``slot`` in place of its present block. After ``replace``, the caller must call ``rank``
+        for the slot.
+        """
         old = self._blocks.get(slot)
         if old is not None:
             del self.where[old]

@@ -32,13 +32,13 @@ class Grid:
     may be smaller.
 
     The kernel sums at most ``kc`` elements of k in registers before it adds the sum to C. The kernel cuts k into ⌈k/kc⌉
-    parts whose lengths differ by at most one, with the longer parts first. A step of the grid is a whole number of
-    these parts, and the kernel cuts a step into the same parts. So the terms of every element of C are added in the
-    same order for every grid, and the bits of C do not depend on the rates and the memory for which the grid was
-    chosen.
+    parts whose lengths differ by at most one, with the longer parts first. A step of the grid is a whole number of the
+    kernel's parts of k, and the kernel cuts a step into the same parts. With such steps, the terms of every element of
+    C are added in the same order for every grid, and the bits of C do not depend on the rates and the memory for which
+    the grid was chosen.
 
-    If ``kc`` is 1, steps have the length ``bk``. In this case the bits of C are the same only if all grids of a product
-    have the same ``bk`` (``Room.step``).
+    If ``kc`` is 1, steps have the length ``bk``. With a ``kc`` of 1, the bits of C are the same only if all grids of a
+    product have the same ``bk`` (``Room.step``).
 
     >>> grid = Grid(1000, 1000, 1000, 400, 500, 1000)
     >>> grid.tiles, grid.steps, grid.rows(2)
@@ -58,7 +58,7 @@ class Grid:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """The number of rows and the number of columns of tiles. Both are 0 if C has no elements."""
+        """The number of rows and the number of columns of tiles. Both numbers are 0 if C has no elements."""
         return (math.ceil(self.m / self.bm), math.ceil(self.n / self.bn)) if self.m and self.n else (0, 0)
 
     @property
@@ -135,14 +135,14 @@ def longest_step(k: int, most: int, kc: int) -> int:
 
 
 def part_count(k: int, kc: int) -> int:
-    """Return the number of parts of at most ``kc`` elements into which the kernels cut k. The number is one if k is
-    0.
+    """Return the number of parts of at most ``kc`` elements into which the kernels cut k. The number of parts is one if
+    k is 0.
     """
     return max(1, math.ceil(k / kc))
 
 
 def part_edge(k: int, parts: int, number: int) -> int:
-    """Return the element of k at which part ``number`` begins, if k is cut as the kernels do."""
+    """Return the element of k at which part ``number`` begins, if k is cut as the kernels cut it."""
     return number * (k // parts) + min(number, k % parts)
 
 
@@ -162,11 +162,11 @@ def by_columns(down: int, across: int) -> list[Tile]:
 
 
 def by_shells(down: int, across: int) -> list[Tile]:
-    """Return the tiles in the order of a growing square: when s rows of A and s columns of B are loaded, s² tiles are
-    computed.
+    """Return the tiles in the order of a growing square: when s rows of blocks of A and s columns of blocks of B are
+    loaded, s² tiles are computed.
 
-    At every moment, no other order could have computed more tiles from the blocks that are loaded so far. So if every
-    block is loaded once, the multiplications wait least for loads at the start.
+    At every moment, no other order could have computed more tiles from the blocks that are loaded so far. Therefore, if
+    every block is loaded once, the multiplications wait least for loads at the start with this order.
 
     >>> [tuple(tile) for tile in by_shells(2, 3)]
     [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)]

@@ -31,8 +31,8 @@ def result_words(result: str) -> tuple[str, ...]:
 
 
 def dtype_in_blocks(dtype: str, precision: str | float) -> str:
-    """Return the dtype in which blocks of a product of ``dtype`` are multiplied. With "highest", the result is a wider
-    dtype, if there is one for ``dtype``.
+    """Return the dtype in which blocks of a product of ``dtype`` are multiplied. With the precision "highest" this is a
+    wider dtype, if ``dtype`` has one.
 
     Blocks of float16, bfloat16 and bool are multiplied in float32, as in ``matmul``, because no kernel for these dtypes
     adds to C.
@@ -51,10 +51,10 @@ def choose_streamed(
     ``sms`` multiprocessors.
 
     A float32 product is computed from float16 parts if the GPU has a kernel for such parts and the product is large
-    enough. With ``precision`` "standard", each number is split into two parts, with "fast" it is rounded to one part,
-    and with "ieee" parts are never used. With "highest" a float32 product is computed in float64. All other products
-    are computed by the last kernel of the ladder that can add to C. The choice depends only on the shape of the product
-    and the GPU. Raises DTypeError if there is no kernel for the dtype.
+    enough. With ``precision`` "standard", each float32 number is split into two parts; with "fast" it is rounded to one
+    part; with "ieee" parts are never used. With "highest" a float32 product is computed in float64. All other products
+    are computed by the last kernel of the ladder that can add to C. The choice of the kernel depends only on the dtype,
+    the precision and the shape of the product, and on the GPU. Raises DTypeError if there is no kernel for the dtype.
 
     >>> choose_streamed("float32", 4096, 4096, 4096, capability="9.0", sms=132).compute
     'float16x2'

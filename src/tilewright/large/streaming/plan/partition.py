@@ -46,7 +46,7 @@ def tiles_of_regions(
     down: int, across: int, count: int, order: str = "shells", partition: str = "rectangles"
 ) -> list[list[Tile]]:
     """Divide the tiles of C into ``count`` regions, by one of the PARTITIONS or as stated ("2x3"). The tiles of each
-    region are listed in the given one of the ORDERS.
+    region are listed in the order ``order``, one of the ORDERS.
 
     >>> [len(region) for region in tiles_of_regions(8, 8, 4)], tiles_of_regions(2, 2, 4)[3]
     ([16, 16, 16, 16], [Tile(i=1, j=1)])
@@ -66,8 +66,8 @@ def tiles_of_regions(
 def places_per_block(regions: Sequence[Sequence[Tile]], peers: bool = True) -> dict[str, float]:
     """Return the average number of places that share one read of a block of A, and of a block of B.
 
-    If ``peers`` is set, one of the places that need a block reads it for all these places. Otherwise every place reads
-    its own copy, and the number is 1.
+    If ``peers`` is set, one of the places that need a block reads it for all these places. Without ``peers`` every
+    place reads its own copy of a block, and the number of places is 1.
 
     >>> places_per_block(tiles_of_regions(4, 4, 4)), places_per_block(tiles_of_regions(4, 4, 4, partition="strips"))
     ({'a': 2.0, 'b': 2.0}, {'a': 1.0, 'b': 4.0})

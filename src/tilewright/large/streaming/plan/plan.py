@@ -97,8 +97,8 @@ class StreamPlan(Plan):
         result: str,
         gram: bool = False,
     ) -> StreamPlan:
-        """Return this plan with a kernel, dtypes and ``devices``. Each device computes one region; the first devices
-        take the first regions.
+        """Return this plan with a kernel, dtypes and ``devices``. Each device computes one region of C; the first
+        devices compute the first regions.
 
         ``workers`` is a line of text about the workers of a cluster, to which the devices belong.
         """
@@ -113,8 +113,8 @@ class StreamPlan(Plan):
 
     @property
     def every_tile(self) -> list[Tile]:
-        """All tiles of C that are computed, including the tiles that earlier runs have finished. For a ``triangle``
-        these are only the tiles on and below the diagonal.
+        """All tiles of C that are computed, including the tiles that earlier runs have finished. If ``triangle`` is
+        set, only the tiles on and below the diagonal are computed.
         """
         tiles = ORDERS["rows"](*self.grid.tiles)
         return below_diagonal(tiles) if self.triangle else tiles
@@ -195,8 +195,8 @@ class StreamPlan(Plan):
 
     @property
     def least_read_bytes(self) -> int:
-        """The fewest bytes of A and B that must be read. This number is the I/O lower bound for the combined memory of
-        the device and the host, or of all devices if they exchange blocks.
+        """The fewest bytes of A and B that must be read. The number of bytes is the I/O lower bound for the combined
+        memory of the device and the host, or of all devices if they exchange blocks.
         """
         if len(self.regions) > 1 and self.rates.peers:
             room = len(self.regions) * self.room.place // self.itemsize
@@ -229,8 +229,8 @@ class StreamPlan(Plan):
 
     @property
     def all_rows(self) -> Rows:
-        """The labels and texts that ``print`` shows below the title. If nothing is left to compute, there are fewer of
-        them.
+        """The labels and texts that ``print`` shows below the title. If nothing is left to compute, there are fewer
+        labels.
         """
         done = not self.tiles and self.grid.m and self.grid.n
         return [("nothing is left to do", "")] if done else super().all_rows

@@ -10,8 +10,8 @@ that are processed at the same time, each in order:
 
 A new block replaces the block whose next use is farthest in the future (``eviction``). The next use of each block is
 known from the order of the tiles. A new block is never loaded into a slot that the previous step uses, because such a
-load could not begin before the multiplication of that step ends. Among all choices of slots that keep this rule, none
-loads fewer blocks.
+load could not begin before the multiplication of that step ends. Under this restriction, no other choice of slots loads
+fewer blocks.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ RECENT = 1
 
 
 class Load(NamedTuple):
-    """The copy of ``block`` to ``slot``. A ``Load`` waits for multiplication number ``after_multiply``, or for none if
-    this is −1.
+    """The copy of ``block`` to ``slot``. A ``Load`` waits for multiplication number ``after_multiply``, or for no
+    multiplication if this number is −1.
     """
 
     number: int
@@ -45,7 +45,7 @@ class Multiply(NamedTuple):
     written to it in the first step.
 
     ``needs`` are the numbers of the two loads that the multiplication waits for. The first step of a tile also waits
-    for store number ``after_store``, or for no store if this is −1.
+    for store number ``after_store``, or for no store if this number is −1.
     """
 
     number: int

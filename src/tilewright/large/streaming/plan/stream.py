@@ -1,10 +1,10 @@
 """Chooses the plan of a product that is larger than the memory where it is computed, before anything runs.
 
-A tile of C stays in memory until it is summed over all of k. Meanwhile the blocks of A and B for the next step are
-copied in, and the previous tile is copied out. The best cut, the best order and the best numbers of blocks in memory
-are found by trial: the model in ``cost`` predicts the time of each candidate, with the most promising candidates first.
-If there are several places, each place computes a region of the tiles. A larger number of places is used only if the
-model predicts that it is faster.
+A tile of C stays in memory until it is summed over all of k. While a step is multiplied, the blocks of A and B for the
+next step are copied in, and the previous tile of C is copied out. The best cut, the best order and the best numbers of
+blocks in memory are found by trial: the model in ``cost`` predicts the time of each candidate, with the most promising
+candidates first. If there are several places, each place computes a region of the tiles. More places are used only if
+the model predicts that the product takes less time with them.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ def plan_stream(problem: Problem, room: Room, rates: Rates, most: int = 1, parti
 def typical_step(problem: Problem, *, grain: int, limit: int | None, planes: int = 0) -> int:
     """Return the step of k that is best on a typical GPU, for a kernel that sums a step in registers and then adds it to C.
 
-    The step does not depend on measurements. So the same product with the same memory ``limit`` always has the same
-    bits. In the model, plans with this step take up to 7 % longer than plans with the best step; if a disk or a limit
-    of 64 MiB is the bottleneck, they take up to 33 % longer. Raises MemoryLimitError as ``plan_stream`` does.
+    The step does not depend on measurements. For this reason the same product with the same memory ``limit`` always has
+    the same bits. In the model, plans with this step take up to 7 % longer than plans with the best step; if a disk or
+    a limit of 64 MiB is the bottleneck, they take up to 33 % longer. Raises MemoryLimitError as ``plan_stream`` does.
     """
     free, rates = (TYPICAL_BYTES_OF_PARTS, TYPICAL_OF_PARTS[planes]) if planes else (TYPICAL_BYTES, TYPICAL)
     room = Room(free if limit is None else limit, grain=grain, planes=planes)
@@ -138,8 +138,8 @@ def plan_again(
     partition: str = "rectangles",
     triangle: bool = False,
 ) -> StreamPlan:
-    """Return a plan for the unfinished tiles of a product that was begun with this ``grid``. If ``triangle`` is set,
-    one place computes all tiles.
+    """Return a plan for the unfinished tiles of a product that was begun with this ``grid``. If only one ``triangle``
+    of C is computed, one place computes all tiles.
     """
     itemsize = itemsize_of(dtype)
     slots = shares(grid, room, itemsize)

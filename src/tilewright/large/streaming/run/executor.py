@@ -9,10 +9,11 @@ A tile passes through the following states, and never returns to an earlier stat
     scheduled  after ``RunningSchedule.add`` has appended the tile's entries to the three lists of the schedule
     stored     after the thread of the stores has written the tile to the result; it then calls ``stored``
 
-An entry of the schedule is *added* with its tile. The thread of its list takes the entry when all earlier entries of
-the list are submitted. The thread waits until the entries named in ``after_multiply``, ``needs`` and ``after_store``
-are submitted too, and then submits the entry to the place with the tokens of these entries. From then on the entry is
-*submitted*, and its own token is stored. The place waits until the work of the tokens that it gets is done.
+An entry of the schedule is *added* with its tile. Each list of the schedule has a thread, which takes an entry when all
+earlier entries of the list are submitted. The thread waits until the entries named in ``after_multiply``, ``needs`` and
+``after_store`` are submitted too, and then submits the entry to the place with the tokens of these entries. After the
+thread has submitted an entry, the entry is called *submitted*, and its own token is stored. The place waits until the
+work of the tokens that it gets is done.
 """
 
 from __future__ import annotations
@@ -204,10 +205,10 @@ FEW = 8
 class Queue:
     """The tiles that are not computed yet, in one list for each place.
 
-    A place takes the tiles of its own list in order. When its list is empty, the place takes the last tile of the
-    longest list. If regions are ``kept``, a place takes only tiles of its own list and of places that are lost. Near
-    the end, a slow place gets no tile if the other places can finish all remaining tiles before the slow place would
-    finish one, because all places would have to wait for it. ``clock`` returns seconds. A place has one of these
+    A place takes the tiles of its own list in order. When the list of a place is empty, the place takes the last tile
+    of the longest list. If regions are ``kept``, a place takes only tiles of its own list and of places that are lost.
+    Near the end, a slow place gets no tile if the other places can finish all remaining tiles before the slow place
+    would finish one, because all places would have to wait for it. ``clock`` returns seconds. A place has one of these
     states:
 
         active   gets tiles    at first; after ``back``; and after "refused" if another place is lost and its tiles are left
@@ -290,8 +291,9 @@ class Queue:
 
 
 class _Pace:
-    """The state of a place (see ``Queue``), and how long it takes for a tile. These times follow from the times at
-    which it claims tiles: AHEAD tiles in advance, and then one tile whenever it begins another."""
+    """The state of a place (see ``Queue``), and the time that the place takes for a tile. This time follows from the
+    moments at which the place claims tiles: it claims AHEAD tiles in advance, and then one tile whenever it begins
+    another."""
 
     def __init__(self) -> None:
         self.state = "active"

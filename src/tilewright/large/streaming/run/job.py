@@ -2,7 +2,7 @@
 plan, and then computes the product tile by tile.
 
 If Ctrl-C, a full disk or a power failure stops the product, the unfinished file contains the finished tiles and a
-journal lists them. The next job for the same result with ``resume`` continues after these tiles.
+journal lists them. With ``resume``, the next job for the same result computes only the other tiles.
 
 A job is made from the arguments of ``multiply``: the operands are opened, checked, placed and planned. This module also
 makes the measured or predicted timeline of a job, which can be written to files and HTML pages.
@@ -107,7 +107,8 @@ class Job:
     """A planned product. ``plan`` says what ``run`` will do, and ``measured`` says what ``run`` has done so far.
 
     ``complete`` means that an earlier run has finished the result, so that nothing is left to do. ``discarded`` is the
-    number of finished tiles of an interrupted run that are lost when this job runs, because it does not resume that run.
+    number of finished tiles of an interrupted run that are lost when this job runs, because this job does not resume
+    the interrupted run.
     """
 
     product: Product
@@ -134,8 +135,8 @@ class Job:
     def run(self, progress: Progress | None = None, events: Events | None = None) -> None:
         """Compute the missing tiles. After ``run`` the result is complete.
 
-        The work is done on a thread that receives no interrupts. Ctrl-C stops the work; KeyboardInterrupt is raised
-        when all threads have stopped.
+        The product is computed on a thread that receives no interrupts. Ctrl-C stops the work; KeyboardInterrupt is
+        raised when all threads have stopped.
         """
         stoppable(functools.partial(self._timed, progress, events))
 
@@ -310,8 +311,8 @@ def _finished_tiles(work: WorkDirectory) -> int:
 
 
 def refuse_inside(target: Path, sources: Sequence[Source]) -> None:
-    """Raise UsageError if the result would be inside the directory of an operand. Otherwise the result would become
-    part of the operand while the operand is read.
+    """Raise UsageError if the result would be inside the directory of an operand. A result inside this directory would
+    become part of the operand while the operand is read.
     """
     for name, source in zip("ab", sources, strict=False):
         store = getattr(source, "path", None)
@@ -441,9 +442,10 @@ def is_finished(target: Any, path: Path, extents: Extents, dtype: Any, facts: Ma
     """Whether the result at ``path`` is complete and was computed from the operands in ``facts``. False if there is no
     result.
 
-    ``sure`` means that a journal says that the result was computed from these operands. ``resume`` neither replaces nor
-    accepts a matrix with another shape or dtype, a matrix that was computed from other operands, or a matrix whose
-    operands are not known. For such a matrix, ResumeError is raised.
+    ``sure`` means that a journal says that the result was computed from the operands in ``facts``. ``resume`` neither
+    replaces nor accepts a matrix with another shape or dtype, a matrix that was computed from other operands, or a
+    matrix whose operands are not known. ResumeError is raised for a matrix that ``resume`` neither replaces nor
+    accepts.
     """
     if not path.exists():
         return False
@@ -507,8 +509,8 @@ def _changed_s(path: Path) -> float:
 
 @contextlib.contextmanager
 def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False) -> Iterator[Job]:
-    """Plan a ``multiply``, and return its job, which is ready to run. Every error that can be found before the product
-    begins is raised here.
+    """Plan a ``multiply``, and return its job, which is ready to run. ``open_job`` raises every error that can be found
+    before the product begins.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_context())

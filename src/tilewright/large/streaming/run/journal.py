@@ -2,11 +2,11 @@
 killed can be resumed.
 
 A journal is a text file of lines of JSON: a first line that describes the product, and one line for each finished tile.
-The last field of a line is the BLAKE2 digest of the line and of the previous line's digest. So the reader notices if a
-line was changed, moved, left out, repeated or taken from another journal. Only the last line may be invalid, because a
-crash may have interrupted the writing of it; an invalid last line is ignored. A line is parsed only if its digest is
-right. The contents of a line with the right digest are still checked against the product, because anyone can compute a
-digest.
+The last field of each line is the BLAKE2 digest of the line and of the previous line's digest. With these digests, the
+reader notices if a line was changed, moved, left out, repeated or taken from another journal. Only the last line may be
+invalid, because a crash may have interrupted the writing of it; an invalid last line is ignored. A line is parsed only
+if its digest is right. The contents of a line with the right digest are still checked against the product, because
+anyone can compute a digest.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Journal:
     def begin(
         self, grid: Grid, facts: Mapping[str, str], inode: int, *, overwrite: bool = False, triangle: bool = False
     ) -> None:
-        """Write the first line, and remove everything that the file contained."""
+        """Remove everything that the journal contains, and write its first line."""
         self.clear()
         self._digest = b""
         run = {"journal": "multiply", "schema": _SCHEMA, "run": secrets.token_hex(8)}
@@ -121,7 +121,9 @@ class Journal:
         self._append({**run, "facts": dict(facts), "grid": asdict(grid), "inode": inode, **more})
 
     def take_up(self, begun: BegunProduct) -> None:
-        """Continue after the lines that were read from the journal. An incomplete last line is removed."""
+        """Continue the journal after the lines that ``read_journal`` has read from it. An incomplete last line is
+        removed.
+        """
         with os_errors(self.path, "written"):
             os.ftruncate(self._file, begun.end)
         self._digest, self.tiles = begun.digest, len(begun.finished)
@@ -132,7 +134,7 @@ class Journal:
         self.tiles += 1
 
     def clear(self) -> None:
-        """Remove all lines, before the unfinished file is begun again."""
+        """Remove all lines of the journal, before the unfinished file is begun again."""
         with os_errors(self.path, "written"):
             os.ftruncate(self._file, 0)
             os.fsync(self._file)
@@ -144,7 +146,7 @@ class Journal:
             os.unlink(_name_in(self._directory, self.path), dir_fd=self._directory)
 
     def close(self) -> None:
-        """Close the file, and remove it if it is empty."""
+        """Close the file of the journal, and remove the file if it is empty."""
         status = os.fstat(self._file)
         if status.st_nlink and not status.st_size:  # without a link, the name may be another process's by now
             self.remove()
@@ -185,8 +187,8 @@ def _digest(text: bytes, before: bytes) -> bytes:
 
 
 def read_journal(path: Path) -> BegunProduct | None:
-    """Return the product that an earlier run described in the journal. None if there is no journal, or if it contains
-    only one incomplete line.
+    """Return the product that an earlier run described in the journal. The result is None if there is no journal, or if
+    the journal contains only one incomplete line.
 
     Raises ResumeError for a file that is not a journal, for a journal that another version of Tilewright wrote, and for
     a journal that was changed.
