@@ -181,9 +181,10 @@ def multiply(
 
     See Also
     --------
-    plan_multiply : Shows how ``multiply`` would compute a product, without computing it. matmul : Multiplies arrays
-    that fit into memory. tilewright.files.open_matrix : Opens a file that needs options. gram : Computes the Gram
-    matrix of a file.
+    plan_multiply : Shows how ``multiply`` would compute a product, without computing it.
+    matmul : Multiplies arrays that fit into memory.
+    tilewright.files.open_matrix : Opens a file that needs options.
+    gram : Computes the Gram matrix of a file.
 
     Notes
     -----
@@ -339,7 +340,7 @@ def plan_multiply(
 
     See Also
     --------
-    multiply : Runs the plan.
+    multiply : Computes the product that ``plan_multiply`` plans.
     plan : The plan of a product of arrays in memory.
     tilewright.large.streaming.plan.plan.StreamPlan : The class of the result.
 

@@ -447,8 +447,8 @@ def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "stan
 
     See Also
     --------
-    tilewright.large.verification.Verification : The class of the result of ``verify``. matmul : Can check its own
-    result, with ``verify=True``.
+    tilewright.large.verification.Verification : The class of the result of ``verify``.
+    matmul : Can check its own result, with ``verify=True``.
 
     Notes
     -----

@@ -253,8 +253,8 @@ def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: fl
 
     See Also
     --------
-    multiply : With ``cluster``, computes a product on a cluster immediately instead of lazily. tilewright.matmul :
-    Multiplies arrays in memory.
+    multiply : With ``cluster``, computes a product on a cluster immediately instead of lazily.
+    tilewright.matmul : Multiplies arrays in memory.
 
     Notes
     -----

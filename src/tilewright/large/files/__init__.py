@@ -103,7 +103,7 @@ def open_matrix(
 
     See Also
     --------
-    multiply : Multiplies such a matrix.
+    multiply : Multiplies matrices that ``open_matrix`` has opened.
 
     Examples
     --------

@@ -62,7 +62,8 @@ class StreamPlan(Plan):
 
     See Also
     --------
-    plan_multiply : Returns a ``StreamPlan``. tilewright.product.plan.Plan : The base class of all plans.
+    plan_multiply : Returns a ``StreamPlan``.
+    tilewright.product.plan.Plan : The base class of all plans.
     """
 
     grid: Grid
