@@ -197,18 +197,19 @@ def multiply(
     **Memory.** The limit ``memory`` includes the memory for planning and measurements. ``memory`` does not include
     loaded code, or operands and results that are arrays in memory. The call may exceed ``memory`` by up to 16 MiB.
 
-    **Precision.** With "standard" and "ieee" the error of each element is at most the classical bound γ_k·(|A||B|).
-    With "ieee" a float32 product is never computed from float16 parts. With "fast" the error is at most (1.01·2⁻¹⁰ +
-    k·2⁻²⁴)·(|A||B|); the weaker bound makes float32 products on a Hopper GPU faster. With "highest" a float32 C is
-    summed in float64 and rounded once. A number such as 1e-4 guarantees that no element's error is above 1e-4·(|A||B|),
-    for the operands as they are stored. For such a number, the fastest method that guarantees it is used; the plan
-    names the method, and the plan's attribute ``error_bound`` is the bound of this method.
+    **Precision.** With the precisions "standard" and "ieee" the error of each element is at most the classical bound
+    γ_k·(|A||B|). With precision "ieee" a float32 product is never computed from float16 parts. With precision "fast"
+    the error is at most (1.01·2⁻¹⁰ + k·2⁻²⁴)·(|A||B|); the weaker bound makes float32 products on a Hopper GPU faster.
+    With precision "highest" a float32 C is summed in float64 and rounded once. A precision such as 1e-4 guarantees that
+    no element's error is above 1e-4·(|A||B|), for the operands as they are stored. If the precision is a number, the
+    fastest method that guarantees it is used; the plan names the method, and the plan's attribute ``error_bound`` is
+    the bound of this method.
 
     **Resuming.** The directory ``OUT.tilewright`` holds a journal of the finished tiles and the value of ``overwrite``.
-    A product can be resumed only if it is cut into the same tiles. If ``out`` is a complete result of the same
-    operands, it is left unchanged. Any other existing file ``out`` is refused. An unfinished product or a result that
-    was computed with another precision is refused too. An ``out`` that shares memory with an operand, or a path inside
-    an operand's zarr directory, is always refused, even with ``overwrite``.
+    A product can be resumed only if it is cut into the same tiles. With ``resume``, a file ``out`` that is a complete
+    result of the same operands is left unchanged. Any other existing file ``out`` is refused. An unfinished product or
+    a result that was computed with another precision is refused too. An ``out`` that shares memory with an operand, or
+    a path inside an operand's zarr directory, is always refused, even with ``overwrite``.
 
     **Clusters.** Workers reach files by the same paths as this process. Operands may be Dask arrays, whose chunks stay
     on their workers, or arrays of this process, which are sent to the workers. Without ``out`` the product is computed

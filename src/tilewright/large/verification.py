@@ -1,13 +1,13 @@
 """Verifies with NumPy that a matrix C is the product of A and B, by random vectors in O(n²) operations.
 
-1. Random vectors x show in which rows to look for errors (Freivalds 1977): C·x is compared with A·(B·x). C·x and
-A·(B·x) are compared for blocks of columns, because an error of one element is easier to see in a shorter sum with fewer
-roundings. No element of x is near zero, so every wrong element of C counts. No two elements of x are equal, so two
-errors do not cancel, as they can if the elements are ±1.
+1. Random vectors x show in which rows to look for errors (Freivalds 1977): C·x is compared with A·(B·x). Each block of
+   columns is compared separately, because an error of one element is easier to see in a shorter sum with fewer roundings.
+   No element of x is near zero, so every wrong element of C counts. No two elements of x are equal, so two errors do not
+   cancel, as they can if the elements are ±1.
 2. In the rows with the largest differences, and in some random rows, every element is compared with A·B in float64.
 3. The elements with the largest differences are computed again in wider arithmetic than that of the product, and
-compared with the guaranteed bound: |C − A·B| ≤ bound · (|A||B|). The comparison in wider arithmetic decides whether the
-product is right. The comparison is skipped if float64 is accurate enough to decide.
+   compared with the guaranteed bound: |C − A·B| ≤ bound · (|A||B|). The comparison in wider arithmetic decides whether
+   the product is right. This comparison is skipped if float64 is accurate enough to decide.
 
 A product whose errors are all within the bound is never rejected. A wrong product is found if its errors change a row
 of C·x clearly more than rounding changes the other rows.

@@ -52,9 +52,10 @@ def choose_streamed(
 
     A float32 product is computed from float16 parts if the GPU has a kernel for such parts and the product is large
     enough. With ``precision`` "standard", each float32 number is split into two parts; with "fast" it is rounded to one
-    part; with "ieee" parts are never used. With "highest" a float32 product is computed in float64. All other products
-    are computed by the last kernel of the ladder that can add to C. The choice of the kernel depends only on the dtype,
-    the precision and the shape of the product, and on the GPU. Raises DTypeError if there is no kernel for the dtype.
+    part; with "ieee" parts are never used. With the precision "highest" a float32 product is computed in float64. All
+    other products are computed by the last kernel of the ladder that can add to C. The choice of the kernel depends
+    only on the dtype, the precision and the shape of the product, and on the GPU. Raises DTypeError if there is no
+    kernel for the dtype.
 
     >>> choose_streamed("float32", 4096, 4096, 4096, capability="9.0", sms=132).compute
     'float16x2'
