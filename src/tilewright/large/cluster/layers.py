@@ -1,8 +1,8 @@
 """Cuts a long k into layers, so that several workers can share the sum of one tile of C.
 
 k is cut only if C is small and k is long. The layers depend only on the shape of the product, and the sums of the
-layers are added in a fixed tree. So the bits of C depend neither on the number of workers nor on which worker finishes
-first.
+layers are added in a fixed tree. Therefore the bits of C depend neither on the number of workers nor on which worker
+finishes first.
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ class Looks:
     def ask(self, alive: frozenset[str]) -> None:
         """Ask the workers that have joined for their facts, and forget the workers that are gone.
 
-        All new workers are asked at the same time. So workers that share a disk or a processor measure the rate that
-        each of them gets while the others use it too.
+        All new workers are asked at the same time. For this reason, workers that share a disk or a processor measure
+        the rate that each of them gets while the others use it too.
         """
         for worker in self._tasks.keys() - alive:
             task = self._tasks.pop(worker)

@@ -187,8 +187,8 @@ def create_matrix(
     ``finish`` replaces it. ``work`` is the open work directory of a journal for this result.
 
     Raises FileError if there is no space or no directory, if another process writes the file, if the matrix to resume
-    is a different one, if a file of this name exists, or if the work directory contains other files. Also raises
-    ShapeError, DTypeError, UsageError and UnavailableError.
+    is a different one, if a file of this name exists, or if the work directory contains other files. ``create_matrix``
+    also raises ShapeError, DTypeError, UsageError and UnavailableError.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp(), "c.npy")

@@ -141,7 +141,8 @@ def file_behind(array: np.ndarray) -> Source | None:
     itself avoids page faults.
 
     Returns None if it is not certain that the array has the contents of this file, as for private maps (mode "c"), for
-    slices, and for maps whose file was replaced later. The system's list of maps shows whether the file was replaced.
+    slices, and for maps whose file was replaced later. The system's list of memory maps shows whether the file was
+    replaced.
     """
     if type(array) is not np.memmap or array.mode not in ("r", "r+") or not isinstance(array.base, mmap.mmap):
         return None

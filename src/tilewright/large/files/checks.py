@@ -185,8 +185,8 @@ def os_errors(path: Path, doing: str) -> Iterator[None]:
 def parser_errors(path: Location, what: str) -> Iterator[None]:
     """Turn any exception of a file parser into a FileError, except Tilewright's own errors.
 
-    For a damaged file, libraries raise exceptions of many kinds. So every exception is taken as a sign of a damaged
-    file, except an error of the operating system, which has an error number.
+    For a damaged file, libraries raise exceptions of many kinds. Therefore every exception of a parser is taken as a
+    sign of a damaged file, except an error of the operating system, which has an error number.
     """
     try:
         yield

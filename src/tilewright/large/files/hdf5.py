@@ -254,8 +254,8 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
 
 class _Written(io.FileIO):
     """A file that the HDF5 library writes. The library ignores an OSError, goes on, and fails later with an
-    uninformative exception. So this class stores the first OSError, which is raised when the library has closed the
-    file."""
+    uninformative exception. Therefore ``_Written`` stores the first OSError, which is raised when the library has
+    closed the file."""
 
     error: OSError | None = None
 

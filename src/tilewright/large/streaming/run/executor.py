@@ -91,7 +91,8 @@ class RunningSchedule:
             self._failed(error)  # without the lock: it may take locks under which tiles are added
 
     def run(self, begins: Callable[[], None] = lambda: None) -> None:
-        """Run all three lists until all tiles are stored. The calling thread submits the multiplications.
+        """Run the lists of loads, multiplications and stores until all tiles are stored. The calling thread submits the
+        multiplications.
 
         ``begins`` is called when the first step of a tile is about to be submitted. The first error is raised as soon
         as all threads have stopped; tiles that were stored before the threads stopped stay in the result. This function
