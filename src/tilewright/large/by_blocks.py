@@ -1,5 +1,5 @@
-"""Computes ``matmul`` of host arrays on GPUs block by block, in the same way as ``multiply``, one product of the batch
-after another.
+"""Computes ``matmul`` of host arrays on GPUs block by block, in the same way as ``multiply``. The products of a batch
+are computed one after another.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def run_by_blocks(
 
 
 def plan_by_blocks(plan_: HostPlan, algorithm: str, device: str | None) -> Plan:
-    """Return the plan of one product of the batch. Planning allocates operands but never writes to them, so they take no
-    physical memory.
+    """Return the plan of one product of a batch. Planning allocates arrays for the operands but never writes to the
+    arrays, so they take no physical memory.
     """
     stream, problem = _stream(plan_, algorithm), plan_.problem
     try:

@@ -1,13 +1,14 @@
-"""Computes Gram matrices Aᴴ·A or A·Aᴴ of matrices in files and of matrices that are larger than memory.
+"""Computes the Gram matrices Aᴴ·A or A·Aᴴ of matrices that are in files or larger than memory.
 
-A tile of C stays in memory while blocks of A are read: the next block is read while the current one is multiplied. Only the
-tiles of one triangle of C are computed, and each is written to both sides of the diagonal. A tile on the diagonal reads its
-columns of A once and computes a triangle. So if C fits in memory, each element of A is read once, while a general product
-would read it twice.
+A tile of C stays in memory while blocks of A are read; the next block is read while the current block is multiplied.
+Only the tiles of one triangle of C are computed, and each tile is written to both sides of the diagonal. For a tile on
+the diagonal, the columns of A are read once and only a triangle is computed. If C fits in memory, each element of A is
+therefore read once, while a general product would read it twice.
 
-With ``center`` the means of the columns are subtracted as in Chan, Golub, LeVeque 1983. Each block is centred about its own
-mean, and one more row corrects for the difference from the mean of the blocks before. This needs only one pass over A, and
-it does not subtract large numbers that are nearly equal, as XᵀX − m·μμᵀ does.
+If ``center`` is set, the means of the columns are subtracted with the method of Chan, Golub and LeVeque (1983). The
+mean of each block's columns is subtracted from the block, and one additional row corrects for the difference from the
+mean of the earlier blocks. The method of Chan, Golub and LeVeque needs only one pass over A, and it avoids the
+difference XᵀX − m·μμᵀ, whose two terms can be large and nearly equal.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ BUFFERS = 2
 class GramPlan(Plan):
     """The plan of a Gram matrix; ``str()`` shows all of it.
 
-    C is n × n. Its columns are cut into ``panels``. The tiles (i, j) with i ≥ j are computed, each over all of k in blocks
-    of ``steps`` elements. ``itemsize`` is the size of a stored element, and ``read_rate`` the bytes a second that are read.
+    C is n × n. The columns of C are cut into ``panels``. The tiles (i, j) with i ≥ j are computed, each by summing over
+    all of k in blocks of ``steps`` elements. ``itemsize`` is the size of a stored element in bytes, and ``read_rate``
+    the rate of reading A in bytes a second.
     """
 
     problem: Problem
@@ -89,7 +91,7 @@ class GramPlan(Plan):
 
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
-        """The tiles that are computed, as their row and column among all tiles."""
+        """The tiles that are computed, each as its row and its column among all tiles of C."""
         return tuple((i, j) for i in range(len(self.panels)) for j in range(i + 1))
 
     def columns(self, tile: tuple[int, int]) -> int:
@@ -97,18 +99,18 @@ class GramPlan(Plan):
         return sum(_length(self.panels[p]) for p in set(tile))
 
     def operations(self, tile: tuple[int, int]) -> int:
-        """Return the number of operations of a tile. A tile on the diagonal computes only a triangle."""
+        """Return the number of operations of a tile. For a tile on the diagonal only a triangle is computed."""
         rows, columns = (_length(self.panels[p]) for p in tile)
         return self.problem.k * (rows * (rows + 1) if tile[0] == tile[1] else 2 * rows * columns)
 
     @property
     def read_bytes(self) -> int:
-        """The bytes of A that are read from the file."""
+        """The number of bytes of A that are read from the file."""
         return sum(self.columns(tile) for tile in self.tiles) * self.problem.k * self.itemsize
 
     @property
     def written_bytes(self) -> int:
-        """The bytes of C."""
+        """The number of bytes of C that are written."""
         return self.problem.m**2 * self.result.itemsize
 
     @property
@@ -195,7 +197,8 @@ class GramJob:
 
 
 class _Tile:
-    """One tile of C, and the blocks of A that it reads: the panel of its rows, and of its columns if that is another one."""
+    """One tile of C, and the blocks of A that it reads: the panel of the tile's rows, and the panel of its columns if
+    the two differ."""
 
     def __init__(self, job: GramJob, tile: tuple[int, int]) -> None:
         plan = job.plan
@@ -221,7 +224,7 @@ class _Tile:
         self._seen, self._means = 0, [np.zeros(_length(panel), _wide(self._dtype)) for panel in self._panels]
 
     def computed_into(self, sink: Sink) -> Iterator[int]:
-        """Compute the tile and write it; yields the operations of each block."""
+        """Compute the tile and write it; after each block of A, yield the number of operations that the block took."""
         job = self._job
         cuts = list(range(0, self._k, job.plan.steps))
         if not cuts:
@@ -325,8 +328,8 @@ def gram_job(
     dtype: Any = None,
     overwrite: bool = False,
 ) -> Iterator[GramJob]:
-    """Return the job of the Gram matrix of a file or an array, planned and ready to run. Raises what ``tilewright.gram``
-    raises.
+    """Plan the Gram matrix of a file or an array, and return its job, which is ready to run. Raises what
+    ``tilewright.gram`` raises.
     """
     need_machine_code("what multiplies blocks")
     with contextlib.ExitStack() as stack:

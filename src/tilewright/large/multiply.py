@@ -1,5 +1,5 @@
-"""The public calls on matrices in files and on matrices that are larger than the memory of the
-device that multiplies them.
+"""Defines the public functions for matrices in files, and for matrices that are larger than the memory of the device
+that multiplies them.
 """
 
 from __future__ import annotations
@@ -106,30 +106,30 @@ def multiply(
     b : array of shape (k, n), or path
         The right operand.
     out : array of shape (m, n) or (…, m, n), or path, optional
-        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. If it is a path, the file appears when
-        it is complete. If it is an array, it must not share memory with the operands.
+        Receives the result, cast by NumPy's ``same_kind`` rule, and is returned. If ``out`` is a path, a file of this
+        name appears when the result is complete. If ``out`` is an array, it must not share memory with the operands.
     memory : int or str, optional
         The most memory that the call may add to this process: bytes, or a text such as "4GiB". The default is most of
-        the free memory, but at least 8 MiB. On a cluster it is the memory of each worker, by default 40 % of the
-        worker's limit.
+        the free memory, but at least 8 MiB. On a cluster, ``memory`` is the limit for each worker, by default 40 % of
+        the worker's memory.
     device : str, optional
-        Where to multiply: "cpu", "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1". The default is the
-        GPUs, or the CPU if there are none. On a cluster it is "cpu" or "cuda", for each worker.
+        Where to multiply: "cpu", "cuda" (as many GPUs as make it faster), "cuda:1" or "cuda:0,1". The default is
+        "cuda", or "cpu" if there are no GPUs. On a cluster, ``device`` is "cpu" or "cuda" and holds for each worker.
     device_memory : int or str, optional
         The most memory that the call may use on each GPU: bytes, or a text such as "4GiB".
     partition : str, default: "rectangles"
-        How C is divided among several GPUs or workers: into "rectangles" of tiles, or into "strips" of whole rows.
-        Strips are simpler but move more data. On a cluster it may also be a grid of workers, such as "2x4": C's rows
-        are divided into 2 parts, and its columns into 4.
+        How C is divided among several GPUs or workers: into "rectangles" of tiles, or into "strips" of whole rows. A
+        partition into strips is simpler but moves more data. On a cluster, ``partition`` may also be a grid of workers,
+        such as "2x4", which divides the rows of C into 2 parts and the columns into 4 parts.
     dtype : dtype or str, optional
-        The dtype of the result, if not that of the operands: such as "float32" for integers. The operands are converted
-        to it as they are read; the ``same_kind`` rule must allow this cast.
+        The dtype of the result, if not that of the operands, such as "float32" for operands of integers. The operands
+        are converted to ``dtype`` as they are read; the ``same_kind`` rule must allow this cast.
     resume : bool, default: False
-        Whether to continue an interrupted product into a file where it stopped. If False, or if there is no journal of
-        that product, the product starts from the beginning.
+        Whether to continue an interrupted product whose result is a file. If False, or if there is no journal of the
+        interrupted product, the product starts from the beginning.
     overwrite : bool, default: False
         Whether to replace an existing file ``out`` when the result is complete. If False, such a file is an error.
-        Until then, operands can be read from the old file.
+        Until the result is complete, operands can be read from the old file.
     precision : str or float, default: "standard"
         The guaranteed error bound: see ``matmul``. The bound holds for the whole product, however k is cut into blocks.
     cluster : Client or cluster or str, optional
@@ -139,48 +139,49 @@ def multiply(
         Whether to check the product afterwards, in O(n²) operations on the host, and log the error: see
         ``tilewright.verify``.
     progress : function, optional
-        Is called as ``progress(done, all)`` with numbers of operations, on other threads. Operations of earlier runs
-        that are resumed count, too.
+        Is called as ``progress(done, all)`` with numbers of operations, on other threads. If a product is resumed,
+        ``done`` includes the operations of earlier runs.
     events : Events, optional
         An object that records the time of each read, copy and multiplication.
     axes : int, or two lists of int, optional
-        The axes that are summed. A number N means the last N axes of ``a`` and the first N of ``b``. Two lists of axes,
-        or two axes, are summed in pairs. For two matrices ``axes=(0, 0)`` gives Aᵀ·B.
+        The axes that are summed. A number N means the last N axes of ``a`` and the first N axes of ``b``. If two lists
+        are given, of axes of ``a`` and of axes of ``b``, the axes are summed in pairs; two single axes may be given
+        instead. For two matrices ``axes=(0, 0)`` gives Aᵀ·B.
 
     Returns
     -------
     path, or array of shape (m, n) or (…, m, n)
-        ``out`` itself if it was given, otherwise a new array. With ``axes`` the result has the axes of ``a`` that are
-        not summed, then those of ``b``. On a cluster without ``out`` the result is a Dask array that stays on the
-        workers.
+        The object ``out`` if it was given, otherwise a new array. With ``axes`` the result has the axes of ``a`` that
+        are not summed, followed by the axes of ``b`` that are not summed. On a cluster without ``out`` the result is a
+        Dask array that stays on the workers.
 
     Raises
     ------
     ShapeError
         The operands differ in k, or ``out`` has another shape.
     DTypeError
-        A dtype that cannot be multiplied, or that cannot be cast to the requested dtype.
+        An operand has a dtype that cannot be multiplied or cannot be cast to the requested dtype.
     FileError
-        A file is missing, truncated or damaged, or does not fit on the disk.
+        A file of an operand is missing, truncated or damaged, or the result does not fit on the disk.
     MemoryLimitError
-        ``memory`` is too little; the message says how much is needed at least.
+        ``memory`` is too small; the message says how much memory is needed at least.
     UnavailableError
         The device does not exist, or no library for the file's format is installed.
     UsageError
-        An argument that is not allowed, such as a ``precision`` that no kernel can guarantee.
+        An argument is not allowed, such as a ``precision`` that no kernel can guarantee.
     ResumeError
         The operands or the precision have changed since the product began, the journal was changed or damaged, or
         ``resume`` would replace another result.
     ClusterError
-        There is no scheduler, a worker cannot read a file or would compute other bits, or the cluster was lost.
-        Finished tiles are kept in every case.
+        There is no scheduler, a worker cannot read a file or would compute other bits, or the cluster was lost. Tiles
+        that were finished before the error are kept.
     VerificationError
-        The check by ``verify`` found the product wrong. Its file is kept, but ``resume`` does not accept it as the
-        result.
+        The check by ``verify`` found that the product is wrong. The file of the wrong product is kept, but ``resume``
+        does not accept it as the result.
 
     See Also
     --------
-    plan_multiply : Shows what this call does, without doing it.
+    plan_multiply : Shows how ``multiply`` would compute a product, without computing it.
     matmul : Multiplies arrays that fit into memory.
     tilewright.files.open_matrix : Opens a file that needs options.
     gram : Computes the Gram matrix of a file.
@@ -189,35 +190,39 @@ def multiply(
     -----
     **Dtypes.** C has the dtype to which ``matmul`` and NumPy promote the operands: any float, complex, integer or bool
     dtype. Integers wrap around, so the product of int8 operands is int8. For bool, each element of C is the logical OR
-    of ANDs. float16, bfloat16 and bool are multiplied in float32 and rounded once. GPUs compute float32, float64 and
-    the dtypes that are multiplied in float32. By default all other products run on the CPU.
+    of ANDs. Products of float16, bfloat16 or bool are computed in float32 and rounded once. GPUs compute products of
+    float32, of float64 and of the dtypes that are computed in float32. By default, products of all other dtypes run on
+    the CPU.
 
-    **Memory.** ``memory`` includes what planning and measurements need. It does not include operands and results that
-    are arrays in memory, and loaded code. The call may exceed it by up to 16 MiB.
+    **Memory.** The limit ``memory`` includes the memory for planning and measurements. ``memory`` does not include
+    loaded code, or operands and results that are arrays in memory. The call may exceed ``memory`` by up to 16 MiB.
 
-    **Precision.** With "standard" and "ieee" the error of each element is at most the classical bound γ_k·(|A||B|).
-    With "ieee" float32 is never computed from float16 parts. With "fast" the error is at most (1.01·2⁻¹⁰ +
-    k·2⁻²⁴)·(|A||B|); this makes float32 products on a Hopper GPU faster. With "highest" a float32 C is summed in
-    float64 and rounded once. A number such as 1e-4 guarantees that no element's error is above 1e-4·(|A||B|), for the
-    operands as they are stored. Of the methods with such a bound the fastest is taken; the plan names it, and its
-    attribute ``error_bound`` is the bound.
+    **Precision.** With the precisions "standard" and "ieee" the error of each element is at most the classical bound
+    γ_k·(|A||B|). With precision "ieee" a float32 product is never computed from float16 parts. With precision "fast"
+    the error is at most (1.01·2⁻¹⁰ + k·2⁻²⁴)·(|A||B|); the weaker bound makes float32 products on a Hopper GPU faster.
+    With precision "highest" a float32 C is summed in float64 and rounded once. A precision such as 1e-4 guarantees that
+    no element's error is above 1e-4·(|A||B|), for the operands as they are stored. If the precision is a number, the
+    fastest method that guarantees it is used; the plan names the method, and the plan's attribute ``error_bound`` is
+    the bound of this method.
 
     **Resuming.** The directory ``OUT.tilewright`` holds a journal of the finished tiles and the value of ``overwrite``.
-    A product can be resumed only if it is cut into the same tiles. A complete result of the same operands is left
-    unchanged. Any other existing file of that name is refused. So is an unfinished product or a result that was
-    computed with another precision. An ``out`` that shares memory with an operand, or a path inside an operand's zarr
-    directory, is always refused, even with ``overwrite``.
+    A product can be resumed only if it is cut into the same tiles. With ``resume``, a file ``out`` that is a complete
+    result of the same operands is left unchanged. Any other existing file ``out`` is refused. An unfinished product or
+    a result that was computed with another precision is refused too. An ``out`` that shares memory with an operand, or
+    a path inside an operand's zarr directory, is always refused, even with ``overwrite``.
 
     **Clusters.** Workers reach files by the same paths as this process. Operands may be Dask arrays, whose chunks stay
-    on their workers. They may also be arrays of this process, which are sent to the workers. Without ``out`` the
-    workers' CPUs compute the result, not their GPUs. The loss of a worker does not change the result. If C is small and
-    k is much longer than C's sides, each worker sums a part of k; the order of these sums depends only on the shape.
+    on their workers, or arrays of this process, which are sent to the workers. Without ``out`` the product is computed
+    by the CPUs of the workers, even if they have GPUs. The loss of a worker does not change the result. If C is small
+    and k is much longer than C's sides, each worker sums a part of k; the order of these sums depends only on the
+    shape.
 
-    **Verification.** The check by ``verify`` multiplies by random vectors and compares the differences with the plan's
-    ``error_bound``. It reads A and C once and B two or three times, and keeps to ``memory``. It also checks a product
-    that ``resume`` finds complete. The verdict is logged at level INFO of the logger "tilewright.verification". This
-    process reads all three matrices. So ``out`` must be another file than the operands; with a cluster ``out`` is
-    required, and no operand may be a Dask array.
+    **Verification.** With ``verify``, both C and A·B are multiplied by random vectors, and the difference is compared
+    with the plan's ``error_bound``. The check reads A and C once and B two or three times, and does not exceed
+    ``memory``. A product that ``resume`` finds complete is checked too. The verdict of the check is logged at level
+    INFO of the logger "tilewright.verification". The calling process reads A, B and C for the check. For this reason
+    ``out`` must not be the file of an operand if ``verify`` is set. With a cluster and ``verify``, ``out`` is required,
+    and no operand may be a Dask array.
 
     After Ctrl-C, KeyboardInterrupt is raised as soon as all threads of the product have stopped.
 
@@ -311,7 +316,7 @@ def plan_multiply(
     partition : str, default: "rectangles"
         How C is divided among several GPUs or workers: see ``multiply``.
     dtype : dtype or str, optional
-        The dtype of the result. By default it is the dtype to which the operands are promoted.
+        The dtype of the result, by default the dtype to which the operands are promoted.
     resume : bool, default: False
         Whether to plan only the rest of an interrupted product.
     overwrite : bool, default: False
@@ -336,7 +341,7 @@ def plan_multiply(
 
     See Also
     --------
-    multiply : Runs the plan.
+    multiply : Computes the product that ``plan_multiply`` plans.
     plan : The plan of a product of arrays in memory.
     tilewright.large.streaming.plan.plan.StreamPlan : The class of the result.
 
@@ -364,7 +369,7 @@ def plan_multiply(
 
 
 def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
-    """Raise UsageError if this process could not verify the product afterwards."""
+    """Raise UsageError if this process could not verify the product after it is computed."""
     from .streaming.run.job import is_in
 
     if cluster is not None and out is None:
@@ -381,14 +386,16 @@ def check_verifiable(a: Any, b: Any, out: Any, cluster: Any) -> None:
 
 
 def check_dtypes_verifiable(job: Job) -> None:
-    """Raise DTypeError for a product of bool, because random vectors cannot verify sums that are a logical OR."""
+    """Raise DTypeError for a product of bool, because products with random vectors cannot verify sums that are a
+    logical OR.
+    """
     from .verification import check_dtypes
 
     check_dtypes(job.product.dtype, job.product.dtype)  # C is stored in the dtype in which it is computed
 
 
 def verify_job(job: Job, a: Any, b: Any, options: Options) -> Verification:
-    """Verify the result of a finished job. If the result is wrong, it is marked, so that ``resume`` does not accept it."""
+    """Verify the result of a finished job. A wrong result is marked, so that ``resume`` does not accept it."""
     from ..cpu.runtime.stop import stoppable
     from ..host.steps import announced
     from .files.axes import AxesSource
@@ -418,7 +425,7 @@ def precision_of_blocks(precision: str | float) -> str:
     """Return the precision with which each block is multiplied if ``matmul`` with this ``precision`` computes block by
     block.
 
-    The blocks already have the dtype that the precision of the whole product needs.
+    The blocks have already been converted to the dtype that ``precision`` needs for the whole product.
     """
     return str(precision) if precision in ("ieee", "fast") else "standard"
 
@@ -426,7 +433,7 @@ def precision_of_blocks(precision: str | float) -> str:
 def job_on(
     cluster: Any, a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False
 ) -> contextlib.AbstractContextManager[Job]:
-    """Return the job of a ``multiply`` in this process, or on ``cluster`` if there is one."""
+    """Return the job of a ``multiply`` in this process, or on ``cluster`` if a cluster is given."""
     from .files import path_of_result
 
     if isinstance(out, (str, os.PathLike)):

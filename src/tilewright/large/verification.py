@@ -1,18 +1,19 @@
 """Verifies with NumPy that a matrix C is the product of A and B, by random vectors in O(n²) operations.
 
-1. Random vectors x show in which rows to look for errors (Freivalds 1977): C·x is compared with A·(B·x). This is done for
-   blocks of columns, because an error of one element is easier to see in a shorter sum with fewer roundings. No weight in
-   x is near zero, so every wrong element counts. No two weights are equal, so two errors do not cancel, as they can with
-   weights of ±1.
+1. Random vectors x show in which rows to look for errors (Freivalds 1977): C·x is compared with A·(B·x). Each block of
+   columns is compared separately, because an error of one element is easier to see in a shorter sum with fewer roundings.
+   No element of x is near zero, so every wrong element of C counts. No two elements of x are equal, so two errors do not
+   cancel, as they can if the elements are ±1.
 2. In the rows with the largest differences, and in some random rows, every element is compared with A·B in float64.
-3. The elements with the largest differences are compared again in wider arithmetic than that of the product, with the
-   promised bound: |C − A·B| ≤ bound · (|A||B|). This decides. It is skipped if float64 is accurate enough to decide.
+3. The elements with the largest differences are computed again in wider arithmetic than that of the product, and
+   compared with the guaranteed bound: |C − A·B| ≤ bound · (|A||B|). The comparison in wider arithmetic decides whether
+   the product is right. This comparison is skipped if float64 is accurate enough to decide.
 
-A product whose errors are all within the bound is never rejected. A wrong product is found if its errors change C·x by
-clearly more than the roundings of all other rows do.
+A product whose errors are all within the bound is never rejected. A wrong product is found if its errors change a row
+of C·x clearly more than rounding changes the other rows.
 
-The matrices can be arrays or any objects that can be read by rectangles, such as files. No more of A, B and C is in memory
-than a ``Budget`` allows. A and C are read once, and B twice or three times.
+The matrices can be arrays or any objects that can be read by rectangles, such as files. At no time are more elements of
+A, B and C in memory than a ``Budget`` allows. A and C are read once, and B is read two or three times.
 """
 
 from __future__ import annotations
@@ -54,17 +55,17 @@ class Verification:
     Attributes
     ----------
     error : float
-        The largest error of an element that was found, relative to |A||B|.
+        The largest error that was found in an element of C, relative to |A||B|.
     bound : float
         The guaranteed error bound.
     where : tuple of int
-        The indices in C of the element with that error; empty if there is none.
+        The indices in C of the element with the largest error; empty if no element was compared.
     what : str
         A description of the product.
 
     See Also
     --------
-    verify : Returns such a result.
+    verify : Returns a ``Verification``.
     """
 
     error: float
@@ -118,7 +119,9 @@ Array = np.ndarray
 
 
 class ReadableMatrix(Protocol):
-    """A matrix that can be read by rectangles. It may have a ``grain``, as a ``files.Source`` has."""
+    """A matrix that can be read by rectangles. A ``ReadableMatrix`` may have an attribute ``grain``, like a
+    ``files.Source``.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -138,10 +141,10 @@ ELEMENT_BYTES = 48
 
 @dataclass(frozen=True)
 class Budget:
-    """The amount of data that a comparison has in memory at a time.
+    """The limits of the data that a comparison has in memory at the same time.
 
-    A rectangle has at most ``elements`` elements, each of which takes ELEMENT_BYTES including intermediate results. Sums
-    are stored for ``blocks`` blocks of columns and ``steps`` elements of k.
+    A rectangle that is read has at most ``elements`` elements, each of which takes ELEMENT_BYTES bytes including
+    intermediate results. Sums are stored for ``blocks`` blocks of columns and ``steps`` elements of k at a time.
     """
 
     elements: int = 1 << 21
@@ -150,8 +153,8 @@ class Budget:
 
     @classmethod
     def within(cls, nbytes: int, m: int, n: int, k: int) -> Budget | None:
-        """Return the budget of a comparison within ``nbytes`` bytes: one half for rectangles, and the other half for sums.
-        None if ``nbytes`` is too small.
+        """Return the budget of a comparison within ``nbytes`` bytes: one half for rectangles, and the other half for
+        sums. The result is None if ``nbytes`` is too small for any comparison.
         """
         elements = min(cls.elements, nbytes // 2 // ELEMENT_BYTES)
         blocks = _BLOCKS
@@ -167,9 +170,9 @@ class Budget:
 def compare_floats(
     a: ReadableMatrix, b: ReadableMatrix, c: ReadableMatrix, bound: float, budget: Budget
 ) -> tuple[float, tuple[int, int]]:
-    """Return the largest error of an element that was found, relative to |A||B|, and the indices of the element.
+    """Return the largest error that was found in an element of C, relative to |A||B|, and the indices of the element.
 
-    The error is infinite if the element is an infinity or NaN and IEEE arithmetic has another value there.
+    The error is infinite if the element is an infinity or NaN and IEEE arithmetic gives another value for this element.
     """
     k = a.shape[1]
     with np.errstate(all="ignore"):
@@ -183,8 +186,8 @@ def compare_floats(
 def compare_integers(
     a: ReadableMatrix, b: ReadableMatrix, c: ReadableMatrix, budget: Budget
 ) -> tuple[float, tuple[int, int]]:
-    """Check that C·X = A·(B·X) modulo the size of C's integers. Returns 0, or infinity and the indices of the first wrong
-    element.
+    """Check for random vectors X that C·X = A·(B·X), modulo 2^b, where b is the number of bits of C's integers. Returns
+    an error of 0, or an infinite error and the indices of the first wrong element.
     """
     x = np.random.default_rng().integers(-(1 << 63), (1 << 63) - 1, (b.shape[1], _OF_INTEGERS), endpoint=True)
     x[:, 0] |= 1  # an odd weight never makes a single error vanish
@@ -363,8 +366,8 @@ def _relative(c: Array, exact: Array, magnitude: Array, dtype: str, k: int, boun
 
 
 def parts_to_read(matrix: ReadableMatrix, rows: slice, columns: slice, elements: int) -> Iterator[tuple[slice, slice]]:
-    """Yield rectangles of at most ``elements`` elements that together cover a part of a matrix: whole rows, or whole chunks
-    if it has chunks.
+    """Yield rectangles of at most ``elements`` elements that together cover a part of a matrix. If possible, a
+    rectangle consists of whole rows, or of whole chunks if the matrix has chunks.
     """
     down, across = max(1, rows.stop - rows.start), max(1, columns.stop - columns.start)
     high, wide = (min(side, elements) for side in _grain(matrix))
@@ -413,8 +416,8 @@ def _wider(x: Array) -> Array:
 def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "standard") -> Verification:
     """Check that ``c`` is the product of ``a`` and ``b`` within the error bound that ``precision`` guarantees.
 
-    The check takes O(n²) operations of NumPy. Arrays on a GPU are copied to the host. ``matmul(…, verify=True)`` calls
-    this function, and logs its result at level INFO of the logger "tilewright.verification".
+    The check takes O(n²) operations, which NumPy computes. Arrays on a GPU are copied to the host. ``matmul(…,
+    verify=True)`` calls this function, and logs its result at level INFO of the logger "tilewright.verification".
 
     Parameters
     ----------
@@ -424,36 +427,36 @@ def verify(a: Operand, b: Operand, c: Operand, *, precision: str | float = "stan
     b : array of shape (…, k, n) or (k,)
         The right operand.
     c : array of shape (…, m, n)
-        The product to check. It may be an array of any library.
+        The product to check, which may be an array of any library.
     precision : str or float, default: "standard"
         The guaranteed error bound: see ``matmul``.
 
     Returns
     -------
     Verification
-        The result. Its ``ok`` is False for a wrong product.
+        The result of the check. The attribute ``ok`` of the result is False for a wrong product.
 
     Raises
     ------
     ShapeError
         The operands differ in k, or ``c`` has another shape.
     DTypeError
-        A dtype whose products cannot be verified, such as bool.
+        An operand has a dtype whose products cannot be verified, such as bool.
     UsageError
-        A ``precision`` without an error bound.
+        The given ``precision`` has no error bound.
 
     See Also
     --------
-    tilewright.large.verification.Verification : The class of the result.
+    tilewright.large.verification.Verification : The class of the result of ``verify``.
     matmul : Can check its own result, with ``verify=True``.
 
     Notes
     -----
-    Random vectors show which rows are suspect (Freivalds 1977). Elements of these rows are computed again in wider
-    arithmetic and compared with the bound. A right product is never rejected. Integers are compared modulo 2 to the
-    number of their bits. A wrong row of integers passes with a probability of at most 2^-7; a row with a single wrong
-    element never passes. In rows of A that hold an infinity or a NaN, and in columns that hold nothing else, only some
-    elements are compared.
+    Products with random vectors show which rows of C are suspect (Freivalds 1977). Elements of the suspect rows are
+    computed again in wider arithmetic and compared with the error bound. A right product is never rejected. Products of
+    integers are compared modulo 2^b, where b is the number of bits of C's integers. A wrong row of integers passes with
+    a probability of at most 2^-7; a row with a single wrong element never passes. In rows of C whose row of A holds an
+    infinity or a NaN, and in columns of C whose column of B holds one, only some elements are compared.
 
     Examples
     --------
@@ -503,7 +506,8 @@ def multiply_verified(
 ) -> Any:
     """Compute ``product(a, b, out, …)``, verify it and log the result.
 
-    Raises VerificationError if the product is wrong, and UsageError if there is no bound for each of its elements.
+    Raises VerificationError if the product is wrong, and UsageError if there is no error bound for each element of the
+    product.
     """
     if not plain or algorithm != "classical":
         what = "scales, alpha, beta, bias and activation" if not plain else f"algorithm {algorithm!r}"
@@ -583,9 +587,10 @@ class SourceMatrix:
 def verify_files(a: Any, b: Any, c: Any, bound: float, memory: float | str | None = None) -> Verification:
     """Check that ``c`` is the product of ``a`` and ``b``, so that no element's error exceeds ``bound``·(|A||B|).
 
-    The matrices have the shapes (m, k), (k, n) and (m, n), and are paths of files, sources or arrays. Integers are compared
-    modulo the size of C's integers. ``memory`` limits the bytes that are used ("4GiB", or a number). A and C are read once,
-    and B twice, or three times if float64 cannot decide. Raises MemoryLimitError if the limit is too small, and FileError.
+    The matrices have the shapes (m, k), (k, n) and (m, n), and are paths of files, sources or arrays. Integers are
+    compared modulo 2^b, where b is the number of bits of C's integers. ``memory`` is the largest number of bytes that
+    the check may use: a number, or a text such as "4GiB". A and C are read once, and B is read twice, or three times if
+    float64 is not accurate enough to decide. Raises MemoryLimitError if the limit is too small, and FileError.
 
     >>> a = np.random.default_rng(1).uniform(-1, 1, (300, 200))
     >>> verify_files(a, a.T, a @ a.T, 1e-13).ok

@@ -1,5 +1,5 @@
-"""Products on the workers of a Dask cluster. Each worker computes whole tiles of C block by block, as one machine does.
+"""Multiplies matrices on a Dask cluster. Each worker computes whole tiles of C block by block, as one machine does.
 
-Dask starts the tasks, moves data between workers, and runs tasks again whose results were lost. This package decides how
-the product is cut, how much memory its blocks take, and in which order products are added.
+Dask starts the tasks, moves data between workers, and repeats tasks whose results were lost. This package decides how
+the product is cut, how much memory its blocks take, and in which order the products of blocks are added.
 """

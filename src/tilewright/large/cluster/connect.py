@@ -40,8 +40,8 @@ def connected(cluster: Any) -> Iterator[Any]:
 
     ``cluster`` is a client of the caller, which stays open; the address of a scheduler, such as "tcp://host:8786"; or
     "local:4" for a new cluster of four processes on this machine, which ends with the ``with`` block. Raises
-    UnavailableError if Dask is not installed, UsageError for any other text, and ClusterError if the scheduler does not
-    answer or has no workers.
+    UnavailableError if Dask is not installed, UsageError if ``cluster`` is a text of another form, and ClusterError if
+    the scheduler does not answer or has no workers.
     """
     distributed = need_distributed()
     with contextlib.ExitStack() as stack:
@@ -69,7 +69,9 @@ def workers_alive(client: Any, seconds: float = SCHEDULER_S) -> frozenset[str]:
 
 
 def last_heard(client: Any) -> dict[str, float]:
-    """Return for each running worker the time at which the scheduler last heard of it, by the scheduler's clock."""
+    """Return the time, by the scheduler's clock, of the last message that the scheduler got from each running
+    worker.
+    """
     found = client.scheduler_info(n_workers=-1).get("workers", {})
     return {address: each.get("last_seen", 0.0) for address, each in found.items() if each.get("status") == "running"}
 
@@ -84,7 +86,8 @@ def why_ended() -> str:
 def when_ended(client: Any, future: Any, tell: Callable[[Any], None]) -> None:
     """Call ``tell`` soon after a task has ended, on the thread of the client.
 
-    ``tell`` gets the task's result, the exception that the task raised, or the exception that says that it was cancelled.
+    ``tell`` gets the task's result, the exception that the task raised, or a ``CancelledError`` if the task was
+    cancelled.
     """
 
     async def wait() -> None:
@@ -98,7 +101,7 @@ def when_ended(client: Any, future: Any, tell: Callable[[Any], None]) -> None:
 
 
 def wait_unless_stopped(seconds: float) -> None:
-    """Wait for this many seconds. Raises Stopped if an interrupt stops the product while it waits."""
+    """Wait for ``seconds`` seconds. Raises Stopped if an interrupt stops the product during the wait."""
     asked = threading.Event()
     with current_stop().tells(asked.set):
         if asked.wait(seconds):
@@ -114,7 +117,7 @@ def _refuse_unusable(client: Any) -> None:
 
 
 def need_distributed() -> Any:
-    """Return the module ``distributed``. Raises UnavailableError if it is not installed."""
+    """Return the module ``distributed``. Raises UnavailableError if ``distributed`` is not installed."""
     try:
         import distributed
     except ImportError:
@@ -125,9 +128,10 @@ def need_distributed() -> Any:
 def wait_until_ended(futures: Sequence[Any]) -> None:
     """Wait until all tasks of ``futures`` have ended.
 
-    Raises the error of the first task that failed, ClusterError if the connection to the scheduler was lost, and Stopped if
-    an interrupt stops the product. After an error all futures are released, so that the cluster cancels the tasks. Dask's
-    own function for this needs a current client, and the caller may have none.
+    Raises the error of the first task that failed, ClusterError if the connection to the scheduler was lost, and
+    Stopped if an interrupt stops the product. After an error all futures are released, so that the cluster cancels the
+    tasks. This function does not use Dask's own ``wait``, because ``wait`` needs a current client, and the caller may
+    have none.
     """
     ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for future in futures:

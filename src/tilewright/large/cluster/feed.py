@@ -1,8 +1,9 @@
 """Gives each device of a cluster its tiles, two at a time, and receives the reports of finished tiles.
 
-Each task is bound to one worker, so the client always knows which worker computes a tile. If a worker is lost, or a tile
-fails, its tiles are given to other workers. Workers that join during the product get tiles too. If a worker takes far
-longer than expected for a tile, another worker computes the tile as well. Both write the same bits.
+Each task is bound to one worker, so the client always knows which worker computes a tile. If a worker is lost, or a
+tile fails, its tiles are given to other workers. Workers that join during the product get tiles too. If a worker takes
+far longer for a tile than any earlier tile took, another worker computes the tile as well. The two workers write the
+same bits to the result.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ ALONE_S = 60.0
 
 @dataclasses.dataclass
 class _Flight:
-    """A task under way: its tile, the number of the place to which it was given, and when."""
+    """A task that is under way: its tile, the number of the place that computes it, and the time at which it began."""
 
     tile: Tile
     place: int
@@ -55,9 +56,10 @@ class _Flight:
 
 @dataclasses.dataclass
 class _Seat:
-    """A place, and whether it gets tiles: it does while it is "open". After an error it is "resting" until the next look at
-    the workers, or "aside" for good; with a tile that is overdue "late"; "gone" where its worker is. A "spare" one has no
-    region in the plan, because fewer places are as fast: it gets tiles once another place is lost."""
+    """A place of the cluster and its state. Only an "open" place gets tiles. After an error a place is "resting" until
+    the workers are checked again, or "aside" for good. A place with an overdue tile is "late". A place whose worker is
+    lost is "gone". A "spare" place has no region in the plan, because fewer places are as fast; it gets tiles when
+    another place is lost."""
 
     place: RemotePlace
     state: str = "open"
@@ -68,8 +70,8 @@ class _Seat:
 class Feed:
     """Distributes the tiles of a product to the devices of a cluster.
 
-    ``finished`` is called once with the report of each tile. ``admitted`` is called with a worker that joins and returns
-    its devices.
+    ``finished`` is called once for each tile, with the report of the tile. ``admitted`` is called with the facts about
+    a worker that joins, and returns the devices of the worker.
     """
 
     def __init__(
@@ -103,10 +105,11 @@ class Feed:
         self._longest_s, self._looked_s, self._alone_since = 0.0, time.monotonic(), math.inf
 
     def run(self) -> None:
-        """Run until every tile is finished.
+        """Give tiles to the devices until every tile is finished.
 
-        Some errors are solved by computing the tile again. The first other error ends the product; it is raised when no
-        task of the product is left on the cluster.
+        If a tile fails because a worker is lost, or for another reason that may not repeat, the tile is computed again.
+        The first error of any other kind ends the product; ``run`` raises this error when no task of the product is
+        left on the cluster.
         """
         with current_stop().tells(lambda: self._ended.put(("", Stopped()))):
             try:

@@ -36,8 +36,9 @@ def product_on_workers(
 ) -> da.Array:
     """Compute the product now, and return it as a Dask array whose chunks stay on the workers.
 
-    The product is computed in ``dtype`` and then rounded to the dtype of C. The chunks exist as long as the array is
-    referred to. ``arrays`` are the operands as Dask arrays; an operand in a file that all workers can read is None.
+    The product is computed in ``dtype`` and then rounded to the dtype of C. The workers keep the chunks as long as a
+    reference to the returned array exists. ``arrays`` are the operands as Dask arrays; an operand in a file that all
+    workers can read is None.
     """
     operands = zip(product.sources, arrays, strict=True)
     a, b = (file_matrix(source) if array is None else array for source, array in operands)
@@ -62,10 +63,10 @@ def fetched(client: Any, array: da.Array) -> np.ndarray[Any, Any]:
 
 
 def file_matrix(source: Source) -> da.Array:
-    """Return a file that all workers can read as a lazy Dask array.
+    """Return a lazy Dask array of the matrix in a file that all workers can read.
 
-    Its chunks hold no elements: each is a ``FileRectangle``. The task that multiplies a chunk reads the chunk from the
-    file, so no elements move between workers.
+    The chunks of the returned array hold no elements: each chunk is a ``FileRectangle``. The task that multiplies a
+    chunk reads the chunk from the file, so no elements move between workers.
     """
     opener, expected = source.opener(), source.fingerprint()
     assert opener is not None, "an array in memory is no file"

@@ -1,7 +1,8 @@
 """Cuts a long k into layers, so that several workers can share the sum of one tile of C.
 
-This is done if C is small and k is long. The layers depend only on the shape, and their sums are added in a fixed tree. So
-the bits of C depend neither on the number of workers nor on which worker finishes first.
+k is cut only if C is small and k is long. The layers depend only on the shape of the product, and the sums of the
+layers are added in a fixed tree. Therefore the bits of C depend neither on the number of workers nor on which worker
+finishes first.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ THICK, THIN = 4, 1024
 
 
 def layers(m: int, n: int, k: int) -> int:
-    """Return the number of layers of a product: a power of two, and 1 unless C is small and k much longer than its sides.
+    """Return the number of layers of a product, a power of two: 1 unless C is small and k is much longer than C's
+    sides.
 
     >>> layers(4096, 4096, 65536), layers(1000, 1000, 65536), layers(10, 10, 10**9), layers(4097, 4096, 10**9)
     (4, 16, 64, 1)
@@ -37,11 +39,11 @@ def layers(m: int, n: int, k: int) -> int:
 
 
 def cut_layers(k: int, kc: int, count: int) -> list[slice]:
-    """Cut k into ``count`` ranges, the layers, or into fewer if k has fewer parts.
+    """Cut k into ``count`` ranges, the layers, or into fewer layers if k has fewer than ``count`` parts.
 
-    A part is the range of at most ``kc`` elements that a kernel sums at once (see ``Grid``). Each layer is a whole number
-    of parts. The numbers of parts differ by at most one, and the longer layers come first. A kernel that sums one layer
-    cuts it into the same parts.
+    A part is a range of at most ``kc`` elements of k that a kernel sums at once (see ``Grid``). Each layer is a whole
+    number of parts. The numbers of parts of two layers differ by at most one, and the longer layers come first. A
+    kernel that sums one layer cuts it into the same parts.
 
     >>> cut_layers(5000, 1000, 2)
     [slice(0, 3000, None), slice(3000, 5000, None)]
@@ -55,9 +57,9 @@ def cut_layers(k: int, kc: int, count: int) -> list[slice]:
 def share_layers(count: int, tile: int, tiles: int, workers: Mapping[str, int]) -> list[str]:
     """Return the worker that computes each of ``count`` layers of one tile.
 
-    ``tile`` is the number of the tile among ``tiles`` tiles. ``workers`` has the number of threads of each worker. Each
-    worker gets consecutive layers, in proportion to its threads. If there are more workers than layers, different workers
-    compute the same layer of different tiles.
+    ``tile`` is the number of the tile among ``tiles`` tiles. ``workers`` maps each worker to its number of threads.
+    Each worker gets consecutive layers, in proportion to its threads. If there are more workers than layers, different
+    workers compute the same layer of different tiles.
 
     >>> share_layers(4, 0, 1, {"a": 1, "b": 1}), share_layers(2, 0, 2, dict.fromkeys("abcd", 1))
     (['a', 'a', 'b', 'b'], ['a', 'c'])
@@ -68,7 +70,8 @@ def share_layers(count: int, tile: int, tiles: int, workers: Mapping[str, int]) 
 
 
 def add_layers(terms: Sequence[Term], add: Callable[[Term, Term], Term]) -> Term:
-    """Add the terms of the layers in a binary tree: first neighbouring terms, then neighbouring sums, and so on.
+    """Add the sums of the layers in a binary tree: first the sums of neighbouring layers, then neighbouring results,
+    and so on.
 
     >>> add_layers("abcde", lambda x, y: f"({x}{y})")
     '(((ab)(cd))e)'

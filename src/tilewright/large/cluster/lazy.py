@@ -1,11 +1,13 @@
 """Computes the product of two Dask arrays as a lazy Dask array; each tile of C is computed by a chain of tasks.
 
-k is cut into layers, whose sums are added at the end. There is one layer, unless C is small and k is long (see ``layers``).
-A layer is cut into segments, one for each task. A segment is cut into the parts of at most ``kc`` elements that the kernel
-sums. Each segment is a whole number of parts, so the bits are those of ``multiply``.
+The axis k is cut into layers, whose sums are added at the end. k has only one layer unless C is small and k is long
+(see ``layers``). A layer is cut into segments, one for each task. A segment is cut into the parts of at most ``kc``
+elements that the kernel sums. Each segment is a whole number of parts, so the bits of the result are those of
+``multiply``.
 
-A task gets the chunks that overlap its segment, and adds their product to the tile. The tiles and segments are chosen so
-that one task fits its memory limit. Dask moves chunks to the tasks that read them, and computes lost results again.
+A task gets the chunks of A and B that overlap its segment, and adds the product of the segment to the tile. The tiles
+and segments are chosen so that one task fits its memory limit. Dask moves chunks to the tasks that read them, and
+computes lost results again.
 """
 
 from __future__ import annotations
@@ -63,10 +65,10 @@ DEPTH = 1024
 
 @dataclass(frozen=True)
 class TaskMemory:
-    """The memory that one task may use: ``limit`` bytes, including the ``workspace(m, n)`` bytes that the kernel needs for
-    a tile.
+    """The memory that one task may use, which is ``limit`` bytes. This limit includes the ``workspace(m, n)`` bytes
+    that the kernel needs for an m×n tile.
 
-    ``sizes`` are the bytes of an element of A and of B, as stored in their chunks, and of C.
+    ``sizes`` are the bytes of one element of A, of B and of C; those of A and B are for the dtypes of the chunks.
     """
 
     limit: int
@@ -82,8 +84,8 @@ class TaskMemory:
         return self.workspace(bm, bn) + segment * (bm * a + bn * b) + (2 * bm * bn + buffers) * c
 
     def segment(self, bm: int, bn: int) -> int:
-        """Return the length of the longest segment that fits for tiles of this size. It is negative if even the tiles alone
-        do not fit.
+        """Return the length of the longest segment of k that fits in the memory limit for tiles of this size. The
+        length is negative if even the tiles alone do not fit.
         """
         a, b, c = self.sizes
         free = self.limit - self.workspace(bm, bn) - 2 * bm * bn * c
@@ -113,7 +115,7 @@ def cut_lazily(
 
     ``rows`` are the sizes of A's chunks along m, and ``columns`` those of B's chunks along n. m, n and k must not be 0.
     Each segment of k is a whole number of the parts of at most ``kc`` elements that the kernel sums. Raises
-    MemoryLimitError, which names the least memory that is needed.
+    MemoryLimitError, whose message says how much memory is needed, if even the smallest tiles do not fit.
 
     >>> memory = TaskMemory(100 << 20, lambda m, n: 11 << 20, (4, 4, 4))
     >>> cut_lazily([1000] * 8, [5000], 3000, 512, memory, threads=2).chunks
@@ -149,7 +151,7 @@ def cut_lazily(
 def cut_axis(chunks: Sequence[int], most: int) -> list[int]:
     """Cut an axis into tiles of at most ``most`` elements, and return their edges.
 
-    The edges are those of chunks, unless this would need many more tiles than an even cut.
+    The edges of tiles are edges of chunks, unless such edges would need many more tiles than an even cut.
 
     >>> cut_axis([300, 300, 300], 640), cut_axis([1000, 1000], 640), cut_axis([400] * 4, 640)
     ([0, 600, 900], [0, 500, 1000, 1500, 2000], [0, 576, 1152, 1600])
@@ -213,7 +215,7 @@ Overlap = tuple[int, slice]
 def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: float | str | None = None) -> da.Array:
     """The product of two Dask arrays as a lazy Dask array.
 
-    Nothing is computed until Dask computes the result, and then only the chunks that are needed.
+    Nothing is computed until Dask computes the result; then Dask computes only the chunks that are needed.
 
     Parameters
     ----------
@@ -222,16 +224,17 @@ def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: fl
     y : Dask or NumPy array of shape (k, n)
         The right operand.
     memory : int or str, optional
-        The most memory that each task may take: bytes, or a text such as "1GiB". A task multiplies on one thread. It
-        needs memory for two copies of a tile of C and for panels of both operands. The default is computed from the
-        smallest worker: its memory less what its process takes, divided by its threads, and of this 40 %. Without a
-        ``distributed.Client`` it is computed from this machine's free memory instead. Larger tasks move less data.
+        The most memory that each task may take: bytes, or a text such as "1GiB". A task multiplies on one thread. The
+        task needs memory for two copies of a tile of C and for panels of both operands. The default is 40 % of the
+        memory per thread of the smallest worker, after the memory of the worker's process is subtracted. Without a
+        ``distributed.Client`` the default is computed from this machine's free memory instead. Larger tasks move less
+        data.
 
     Returns
     -------
     Dask array of shape (m, n)
-        The product, with the dtype to which ``multiply`` promotes the operands. Its chunks do not depend on the
-        operands' chunks; they are as large as ``memory`` allows.
+        The product, with the dtype to which ``multiply`` promotes the operands. The chunks of the product do not depend
+        on the operands' chunks; they are as large as ``memory`` allows.
 
     Raises
     ------
@@ -242,7 +245,7 @@ def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: fl
     OperandError
         The chunks are not NumPy arrays.
     MemoryLimitError
-        ``memory`` is too little; the message says how much is needed at least.
+        ``memory`` is too small; the message says how much memory is needed at least.
     UsageError
         ``memory`` is not a number of bytes.
     UnavailableError
@@ -250,15 +253,15 @@ def matmul(x: da.Array | NDArray[Any], y: da.Array | NDArray[Any], *, memory: fl
 
     See Also
     --------
-    multiply : Multiplies on a cluster at once, with ``cluster``.
+    multiply : With ``cluster``, computes a product on a cluster immediately instead of lazily.
     tilewright.matmul : Multiplies arrays in memory.
 
     Notes
     -----
     The bits of the result depend only on the shape, the dtype and the kernel, which is the same on processors of one
-    kind. Chunks, workers, ``memory`` and lost workers do not change the bits. They are the bits of ``multiply(...,
-    device="cpu")``, with one exception: C has at most 4096² elements, and k is at least 8192 and 16 times as long as
-    C's sides. Then workers share the sum over k, and add their sums in another order.
+    kind. Chunks, workers, ``memory`` and lost workers do not change the bits. The bits are those of ``multiply(...,
+    device="cpu")``, with one exception. If C has at most 4096² elements, and k is at least 8192 and at least 16 times
+    as long as C's sides, workers share the sum over k and add their partial sums in another order than ``multiply``.
 
     Examples
     --------
@@ -285,8 +288,9 @@ def lazy_product(
 ) -> da.Array:
     """Return the product of two Dask arrays as a lazy Dask array, computed in ``dtype``.
 
-    ``workers`` has the number of threads of each worker, by address. If k is cut into layers, each of these workers gets
-    consecutive layers, and Dask moves them only if a worker is lost. Without ``workers``, Dask chooses the workers.
+    ``workers`` maps the address of each worker to its number of threads. If k is cut into layers, each worker in
+    ``workers`` gets consecutive layers, and Dask moves layers to another worker only if a worker is lost. Without
+    ``workers``, Dask chooses the workers.
     """
     limit = None if memory is None else parse_bytes("memory", memory)
     (m, k), n = x.shape, y.shape[1]
@@ -308,8 +312,8 @@ def lazy_product(
 
 
 def dask_matrix(name: str, value: Any) -> da.Array:
-    """Return an operand as a Dask array. ``value`` is a Dask array or a matrix that can be converted; others raise an
-    error.
+    """Return an operand as a Dask array. ``value`` is a Dask array or a matrix that can be converted to one; any other
+    value raises an error.
     """
     array = da.asarray(value) if is_dask_collection(value) else da.from_array(admit(value, name))
     if array.ndim != 2:
@@ -356,14 +360,16 @@ def _workers() -> list[dict[str, Any]]:
 
 
 class _Panel(NamedTuple):
-    """The part of an operand that a task reads: tasks of its pieces, and how these lie in it."""
+    """The part of an operand that a task reads: the tasks that provide its pieces, and the layout of the pieces in the
+    panel."""
 
     pieces: List
     layout: Layout
 
 
 class _Operand:
-    """The panels of an operand: which pieces of its chunks a tile's row or column needs for a segment of k."""
+    """The panels of an operand: for each row or column of tiles and each segment of k, the pieces of chunks that are
+    needed."""
 
     def __init__(self, array: Any, cuts: str, graph: dict[Any, Any], least: tuple[int, int]) -> None:
         """``cuts`` is the first part of the keys of the tasks that cut chunks, which ``panel`` adds to the ``graph``;
@@ -373,7 +379,7 @@ class _Operand:
         self._whole = [WHOLE * max(sizes) <= side for sizes, side in zip(array.chunks, least, strict=True)]
 
     def panel(self, rows: slice, columns: slice) -> _Panel:
-        """The panel of these rows and columns. Adds a task to the graph for every chunk that is cut."""
+        """Return the panel of these rows and columns. Adds a task to the graph for every chunk that must be cut."""
         down, across = (self._overlaps(axis, span) for axis, span in enumerate((rows, columns)))
         refs = [self._piece(row, column) for row in down for column in across]
         shape, edges = [], []
@@ -437,7 +443,7 @@ def _array(x: Any, y: Any, cut: LazyCut, dtype: np.dtype, kc: int, workers: Mapp
 
 @dataclass(frozen=True)
 class _Sum:
-    """A task that has the sum of the layers ``numbers``."""
+    """A task that returns the sum of the layers whose numbers are in the range ``numbers``."""
 
     task: TaskRef
     numbers: range
@@ -481,8 +487,8 @@ Matrix = np.ndarray[Any, Any]
 class Layout:
     """How a panel of ``shape`` is composed of pieces of chunks.
 
-    The pieces are a list, row by row. ``rows`` and ``columns`` are their edges, counted from the first row and column of
-    the panel. Pieces at the border may extend beyond the panel, so the first edge may be negative.
+    The pieces are listed row by row. ``rows`` and ``columns`` are the edges of the pieces, counted from the first row
+    and column of the panel. Pieces at the border may extend beyond the panel, so the first edge may be negative.
     """
 
     shape: tuple[int, int]
@@ -490,7 +496,9 @@ class Layout:
     columns: tuple[int, ...]
 
     def check(self, name: str, pieces: Sequence[Matrix]) -> None:
-        """Raise ShapeError if a chunk has another shape than its Dask array states, which ``map_blocks`` can cause."""
+        """Raise ShapeError if a chunk has another shape than its Dask array states, which can happen after
+        ``map_blocks``.
+        """
         heights, widths = ([y - x for x, y in itertools.pairwise(edges)] for edges in (self.rows, self.columns))
         for piece, shape in zip(pieces, itertools.product(heights, widths), strict=True):
             if piece.shape != shape:
@@ -499,8 +507,8 @@ class Layout:
     def read(self, pieces: Sequence[Matrix], rows: slice, columns: slice, out: Matrix) -> Matrix:
         """Return a rectangle of the panel.
 
-        It is a view if the panel has only one piece and this has the dtype of ``out``. Otherwise the rectangle is copied to
-        ``out``.
+        The rectangle is a view if the panel has only one piece, with the dtype of ``out``. If the panel has several
+        pieces or another dtype, the rectangle is copied to ``out``.
         """
         if len(pieces) == 1 and pieces[0].dtype == out.dtype and pieces[0].flags.aligned:
             return pieces[0][_moved(rows, -self.rows[0]), _moved(columns, -self.columns[0])]
@@ -521,7 +529,9 @@ def _moved(part: slice, by: int) -> slice:
 
 
 def cut_chunk(chunk: Any, rows: slice, columns: slice) -> Any:
-    """Return a part of a chunk. A small part is copied, because a view would keep the whole chunk in memory."""
+    """Return some rows and columns of a chunk. A small part is copied, because a view would keep the whole chunk in
+    memory.
+    """
     part = chunk[rows, columns]
     return part if 2 * part.size > chunk.size else part.copy()
 
@@ -529,10 +539,11 @@ def cut_chunk(chunk: Any, rows: slice, columns: slice) -> Any:
 def add_product(
     total: Matrix | None, x: list[Any], of_x: Layout, y: list[Any], of_y: Layout, *, dtype: str, kc: int
 ) -> Matrix:
-    """Return A·B, or ``total`` + A·B if there is a ``total``, in a new array.
+    """Return A·B, or ``total`` + A·B if ``total`` is not None, in a new array.
 
-    ``x`` and ``y`` are the pieces of a panel of A and of a panel of B. ``kc`` is the length of parts with which the
-    segments were cut. ``total`` is not changed, because Dask may run the task again with the same inputs.
+    ``x`` and ``y`` are the pieces of a panel of A and of a panel of B. ``kc`` is the greatest length of the parts of k
+    that the kernel sums, with which the segments were cut. ``total`` is not changed, because Dask may run the task
+    again with the same inputs.
     """
     x, y = [np.asarray(piece) for piece in x], [np.asarray(piece) for piece in y]
     of_x.check("x", x)

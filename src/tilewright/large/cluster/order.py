@@ -1,4 +1,6 @@
-"""The messages between the client and the workers, as objects that can be pickled: products, plans and reports."""
+"""Defines the messages between the client and the workers, as objects that can be pickled: products, plans and
+reports.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ from ..streaming.plan.stream import StreamPlan
 class ProductOrder:
     """The description of a product that the client sends to workers.
 
-    ``key`` is the name of the product on the cluster. ``openers`` open the operands, and ``fingerprints`` are those of the
-    files that the client opened. ``target`` is the path of the result, or None if workers return the tiles. At most
-    ``neighbours`` workers run on the same host.
+    ``key`` is the name of the product on the cluster. ``openers`` open the operands, and ``fingerprints`` identify the
+    files that the client opened. ``target`` is the path of the result, or None if workers return the tiles.
+    ``neighbours`` is the largest number of workers that run on the same host.
     """
 
     key: str
@@ -42,8 +44,8 @@ class ProductOrder:
 class PlannedOrder:
     """A planned product that the client sends to workers.
 
-    ``plan`` is the plan of one device, without tiles. ``attach`` opens the unfinished result, or is None if workers return
-    the tiles. ``kernel`` names the kernel that every worker must use, so that the bits are the same.
+    ``plan`` is the plan of one device, without tiles. ``attach`` opens the unfinished result, or is None if workers
+    return the tiles. ``kernel`` names the kernel that every worker must use, so that all workers compute the same bits.
     """
 
     order: ProductOrder
@@ -65,8 +67,8 @@ class RemotePlace:
 
 @dataclass(frozen=True)
 class ChosenKernel:
-    """A ``Choice`` of a kernel that can be pickled, because it names the kernel and leaves out its code. The receiver finds
-    the kernel in its own catalog.
+    """A form of ``Choice`` that can be pickled, because it contains the name of the kernel instead of its code. The
+    process that receives the choice finds the kernel in its own catalog.
     """
 
     name: str
@@ -77,12 +79,12 @@ class ChosenKernel:
 
     @classmethod
     def of(cls, choice: Choice[Any]) -> ChosenKernel:
-        """Return the part of a choice that is sent to other processes."""
+        """Return the part of a choice of a kernel that is sent to other processes."""
         return cls(choice.kernel.name, choice.compute, dict(choice.params), choice.why, choice.why_params)
 
     def choice(self) -> Choice[Any]:
-        """Return the choice, with the kernel from the catalog of this process. Raises KeyError if this version has no such
-        kernel.
+        """Return the full ``Choice``, with the kernel from the catalog of this process. Raises KeyError if this version
+        of Tilewright has no kernel of this name.
         """
         kernel = catalog().get(self.name) or (cuda_catalog() | cuda_engine())[self.name]
         return Choice(kernel, self.compute, self.params, self.why, self.why_params)
@@ -90,11 +92,11 @@ class ChosenKernel:
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """What a worker reports about itself: the ``devices`` on which it can multiply, and for each its memory limits
-    (``room``) and measured ``rates``.
+    """A worker's report about itself: the ``devices`` on which it can multiply, and the memory limits (``room``) and
+    measured ``rates`` of each device.
 
-    ``kernel`` describes everything about the kernel that can change the bits of the result. All workers of a ``host`` share
-    its ``cores``.
+    ``kernel`` describes everything about the kernel that can change the bits of the result. ``host`` is the machine of
+    the worker; all workers of a host share its ``cores``.
     """
 
     worker: str
@@ -120,7 +122,7 @@ class TileReport:
     """The report of a finished tile: the device that computed it, and the bytes of operands that the worker has read since
     its last report.
 
-    It also has the elements of the tile, if the result is not a file.
+    If the result is not a file, the report also contains the elements of the tile.
     """
 
     tile: Tile
@@ -134,9 +136,9 @@ class TileReport:
 class TaskFailure:
     """The reason why a task failed, as a return value.
 
-    Tasks return this object instead of raising an error, because Dask would log the error with its traceback, and cannot
-    pickle an error that is derived from two built-in classes. ``kind`` is the name of a class in ``errors``, or empty for
-    other errors.
+    Tasks return a ``TaskFailure`` instead of raising an error, because Dask would log the error with its traceback, and
+    cannot pickle an error that is derived from two built-in classes. ``kind`` is the name of the error's class in
+    ``errors``, or empty if the error has no class there.
     """
 
     kind: str
@@ -144,14 +146,14 @@ class TaskFailure:
 
     @classmethod
     def of(cls, error: BaseException) -> TaskFailure:
-        """Return the failure for an error of Tilewright, of the operating system or of memory."""
+        """Return the ``TaskFailure`` for an error of Tilewright or of the operating system, or for a lack of memory."""
         if isinstance(error, errors.TilewrightError):
             return cls(type(error).__name__, str(error))
         return cls("", f"{type(error).__name__}: {error}")
 
     def error(self, what: str) -> errors.TilewrightError:
-        """Return the error to raise. ``what`` says what failed; it precedes the message of errors that are not Tilewright's
-        own.
+        """Return the error to raise. ``what`` says what failed; this text precedes the message of errors that are not
+        Tilewright's own.
         """
         if not self.kind:
             return errors.ClusterError(f"{what}: {self.text}")

@@ -1,5 +1,5 @@
-"""Asks the workers of a cluster what they can do for a product, checks that their answers agree, and chooses the devices
-that compute.
+"""Asks the workers of a cluster which devices, memory and rates they have for a product, checks that the answers agree,
+and chooses the devices that compute.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Failure = TaskFailure | BaseException
 
 @dataclasses.dataclass(frozen=True)
 class ClusterPlacement:
-    """The devices that compute a product on a cluster: all devices of every worker that answered. It has the interface of
-    ``places.Placement``.
+    """The devices that compute a product on a cluster: all devices of every worker that answered. ``ClusterPlacement``
+    has the interface of ``places.Placement``.
     """
 
     facts: tuple[WorkerFacts, ...]
@@ -80,7 +80,9 @@ class ClusterPlacement:
 
     @property
     def kernel_fact(self) -> str:
-        """A text with everything about the kernel that can change the bits of the result. It is the same for all workers."""
+        """A text with everything about the kernel that can change the bits of the result. This text is the same for all
+        workers.
+        """
         return self.facts[0].kernel
 
     @property
@@ -104,7 +106,7 @@ class ClusterPlacement:
 
 
 class Looks:
-    """The tasks that ask workers what they can do for a product. Each worker is asked once."""
+    """The tasks that ask workers which devices, memory and rates they have for a product. Each worker is asked once."""
 
     def __init__(self, client: Any, order: ProductOrder, known: Iterable[str] = ()) -> None:
         """Workers that are ``known`` are not asked."""
@@ -120,10 +122,10 @@ class Looks:
         return sum(task is not None for task in self._tasks.values())
 
     def ask(self, alive: frozenset[str]) -> None:
-        """Ask the workers that have joined, and forget those that are gone.
+        """Ask the workers that have joined for their facts, and forget the workers that are gone.
 
-        All new workers are asked at the same time. So if workers have a disk or a processor in common, they measure the
-        rates that each gets while the others use it too.
+        All new workers are asked at the same time. For this reason, workers that share a disk or a processor measure
+        the rate that each of them gets while the others use it too.
         """
         for worker in self._tasks.keys() - alive:
             task = self._tasks.pop(worker)
@@ -162,7 +164,7 @@ def _release(task: Any) -> None:
 
 
 class _Hearing:
-    """When the scheduler last heard of a worker."""
+    """The time at which the scheduler last got a message from a worker."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -170,7 +172,7 @@ class _Hearing:
         self._looked_s = self._changed_s = time.monotonic()
 
     def silent_s(self) -> float:
-        """Seconds in which nothing was heard of any worker that begins tasks."""
+        """The seconds since the last message from any worker that begins tasks."""
         now = time.monotonic()
         if now > self._looked_s + HEARD_S:
             heard, self._looked_s = last_heard(self._client), now
@@ -180,11 +182,12 @@ class _Hearing:
 
 
 def ask_workers(client: Any, order: ProductOrder) -> tuple[WorkerFacts, ...]:
-    """Ask all workers what they can do for a product, and return their answers.
+    """Ask all workers which devices, memory and rates they have for a product, and return their answers.
 
-    The function waits for the first answer as long as the scheduler hears of workers, because a busy machine may need
-    minutes to compile. It then waits only a short time for the other workers, which can join later. Raises the first error
-    of a worker, and ClusterError if the scheduler hears of no worker, or if the workers die.
+    The function waits for the first answer as long as the scheduler gets messages from workers, because a worker on a
+    busy machine may need minutes to compile. After the first answer the function waits only a short time for the other
+    workers, which can join later. Raises the first error of a worker, and ClusterError if the scheduler gets no message
+    from any worker, or if the workers die.
     """
     answers: list[WorkerFacts] = []
     begun, until = time.monotonic(), math.inf
@@ -209,7 +212,7 @@ def ask_workers(client: Any, order: ProductOrder) -> tuple[WorkerFacts, ...]:
 
 
 def place_on(client: Any, order: ProductOrder) -> ClusterPlacement:
-    """Return the placement of a product on all workers. If some workers have GPUs, only these compute.
+    """Return the placement of a product on all workers. If some workers have GPUs, only these workers compute.
 
     Raises ClusterError if different workers would compute different bits.
     """
@@ -244,7 +247,7 @@ def check_alike(facts: Sequence[WorkerFacts]) -> None:
 
 
 def explained(failure: Failure, what: str) -> TilewrightError:
-    """Return the error to raise for a failed task. ``what`` says what failed."""
+    """Return the error that the client raises for a failed task. ``what`` says what failed."""
     if isinstance(failure, TaskFailure):
         return failure.error(what)
     if isinstance(failure, (CancelledError, asyncio.CancelledError)):
@@ -273,7 +276,7 @@ def _shared(facts: WorkerFacts, all_facts: Sequence[WorkerFacts]) -> Rates:
 
 
 def workers_of(info: Mapping[str, Any]) -> dict[str, str]:
-    """Return the address and host of each worker that can get tasks, from the information of a scheduler."""
+    """Return the address and host of each worker that can get tasks, according to the scheduler's information."""
     return {
         address: str(each.get("host", ""))
         for address, each in info["workers"].items()

@@ -1,5 +1,5 @@
-"""The job of a ``multiply`` on a cluster. Plan, journal and result are the same as on one machine, but workers compute the
-tiles.
+"""Defines the job of a ``multiply`` on a cluster. The plan, the journal and the result are the same as on one machine,
+but the workers of the cluster compute the tiles.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _NO_COST = Cost([], [], [], 0, 0, 0)
 def open_cluster_job(
     a: Any, b: Any, out: Any, options: Options, cluster: Any, *, only_planned: bool = False
 ) -> Iterator[Job]:
-    """Return the job of a product on ``cluster`` (see ``connected``), planned and ready to run."""
+    """Plan a product on ``cluster`` (see ``connected``), and return its job, which is ready to run."""
     with contextlib.ExitStack() as stack:
         refuse_overlap(out, a=a, b=b)
         check_partition(options.partition)
@@ -90,7 +90,7 @@ def open_cluster_job(
 
 
 def keep_product(a: Any, b: Any, options: Options, cluster: Any) -> Any:
-    """Compute the product on the workers of ``cluster``, and return it as a Dask array that stays there."""
+    """Compute the product on the workers of ``cluster``, and return it as a Dask array whose chunks stay there."""
     with contextlib.ExitStack() as stack:
         if not hasattr(cluster, "persist"):
             raise UsageError(
@@ -188,7 +188,7 @@ def _aligned(placement: ClusterPlacement, out: Any) -> ClusterPlacement:
 
 @dataclasses.dataclass(frozen=True)
 class _ByTiles:
-    """Workers compute whole tiles; each is finished when its worker has it on the disk."""
+    """A product whose workers compute whole tiles; a tile is finished when its worker has written it to the disk."""
 
     client: Any
     order: ProductOrder
@@ -223,7 +223,8 @@ class _ByTiles:
 
 @dataclasses.dataclass(frozen=True)
 class _ByLayers:
-    """Workers share the sum of a small C over a long k; all of C is finished when the layers are added."""
+    """A product with a small C and a long k, whose workers share the sum over k; C is finished when the layers are
+    added."""
 
     client: Any
     options: Options
@@ -267,14 +268,15 @@ AGAIN_S, LOST_S = 0.05, 60.0
 class Keys:
     """The keys of the chunks of an array, row by row.
 
-    Dask does not look for keys inside this object. If it found them, it would move all chunks to every task.
+    Dask does not look for keys inside a ``Keys`` object. If Dask found the keys, it would move all chunks to every
+    task.
     """
 
     def __init__(self, keys: list[list[Any]]) -> None:
         self._keys = keys
 
     def at(self, row: int, column: int) -> Any:
-        """Return the key of a chunk."""
+        """Return the key of the chunk at a position."""
         return self._keys[row][column]
 
 
@@ -282,7 +284,7 @@ class Keys:
 class Held:
     """A matrix whose chunks are on the cluster: the edges of the rows and columns of chunks, and their keys.
 
-    ``name`` differs if the contents may differ.
+    Two matrices have different ``name`` if their contents may differ.
     """
 
     name: str
@@ -304,8 +306,8 @@ class Held:
 
 
 class HeldSource:
-    """A ``Source`` (see ``files.Source``) for a matrix whose chunks are on the cluster. Workers read through it, and the
-    client plans with it.
+    """A ``Source`` (see ``files.Source``) for a matrix whose chunks are on the cluster. Workers read chunks through a
+    ``HeldSource``, and the client plans with it.
     """
 
     parallel = True
@@ -358,7 +360,7 @@ def open_held(held: Held) -> HeldSource:
     worker: Any = get_worker()
 
     def fetch(key: Any) -> tuple[Any, bool]:
-        """A chunk, and whether it was on this worker already."""
+        """Return a chunk, and whether the chunk was on this worker already."""
         here = worker.data.get(key)
         if here is not None:
             return here, True
@@ -387,8 +389,8 @@ async def _from_another(worker: Any, key: Any) -> Any:
 def hold(client: Any, array: Any) -> tuple[HeldSource, Any]:
     """Place the chunks of a Dask or NumPy array on the cluster, and return the array as a source and as a Dask array.
 
-    The chunks stay on the cluster as long as the returned Dask array is referred to. If ``array`` is a Dask array that is
-    not computed yet, it is computed now, and its errors are raised here.
+    The chunks stay on the cluster as long as a reference to the returned Dask array exists. If ``array`` is a Dask
+    array that is not computed yet, ``hold`` computes it and raises its errors.
     """
     import dask.array as da
     from dask.base import is_dask_collection

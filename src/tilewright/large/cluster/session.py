@@ -1,8 +1,10 @@
-"""The code that runs on a worker. For each product and device, a session computes the tiles that tasks give to it.
+"""Defines the code that runs on a worker of a cluster. For each product and device, a session computes the tiles that
+tasks give to it.
 
-Each tile is one task of Dask. While a task waits for its tile, it releases its thread of the worker's pool (``secede``), so
-that the next task can start. So the session stores one tile, computes the next, and loads blocks of a third at the same
-time. A session without tiles for IDLE_S ends, because its client may be gone.
+Each tile is one task of Dask. While a task waits for its tile, it releases its thread of the worker's pool
+(``secede``), so that the next task can start. Because several tasks run at once, the session can store one tile,
+compute the next tile and load blocks of a third tile at the same time. A session without tiles for IDLE_S ends, because
+its client may be gone.
 
 The client submits the tasks ``worker_facts``, ``compute_tile`` and ``end_sessions``, in ``placement`` and ``feed``.
 """
@@ -61,8 +63,8 @@ _lock = threading.Lock()
 
 
 def worker_facts(order: ProductOrder) -> WorkerFacts | TaskFailure:
-    """Return what this worker can do for a product. It opens the operands and measures rates with the settings of the
-    product.
+    """Return the devices, the memory limits and the measured rates of this worker for a product. ``worker_facts`` opens
+    the operands and measures rates with the settings of the product.
 
     Returns a TaskFailure if an operand cannot be read or is not the file that the client opened.
     """
@@ -137,7 +139,7 @@ async def end_sessions(key: str) -> None:
 
 
 class Session:
-    """The threads of one device of a worker and its memory for blocks, for one product."""
+    """The threads and the memory for blocks that one device of a worker uses for one product."""
 
     def __init__(self, work: PlannedOrder, place: RemotePlace, threads: int, limit: int | None) -> None:
         self._work, self._place, self._threads, self._limit = work, place, threads, limit
@@ -182,7 +184,9 @@ class Session:
         return self._error is None
 
     def stop(self, error: BaseException) -> None:
-        """End the session after the operations that are in progress. All tiles that are not finished fail with ``error``."""
+        """End the session when the operations that are in progress have ended. All unfinished tiles fail with
+        ``error``.
+        """
         with self._changed:
             self._error = self._error or error
             pending, self._pending = self._pending, {}
@@ -327,8 +331,8 @@ def _resident() -> int:
 
 
 class ReturnedTiles:
-    """A ``Sink`` for a product whose workers return the tiles. Each tile waits here until its task takes it; it may be
-    written in pieces.
+    """A ``Sink`` for a product whose workers return the tiles. Each tile stays in the ``ReturnedTiles`` until its task
+    takes it; a tile may be written in pieces.
     """
 
     #: Whether the page cache is told to drop written bytes; never here.
@@ -350,8 +354,8 @@ class ReturnedTiles:
             elements[top : top + block.shape[0], left : left + block.shape[1]] = block
 
     def flush(self) -> None:
-        """Do nothing, because the elements are in memory."""
+        """Do nothing, because the tiles are in memory."""
 
     def take(self, tile: Tile) -> np.ndarray[Any, Any]:
-        """Remove a tile, and return its elements."""
+        """Remove a tile from the ``ReturnedTiles``, and return the elements of the tile."""
         return self._tiles.pop(tile)

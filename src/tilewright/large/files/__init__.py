@@ -1,13 +1,15 @@
-"""Matrices in files, which are read and written one rectangle at a time and without a memory map, so that the memory that
-is used is known.
+"""Reads and writes matrices in files one rectangle at a time and without a memory map, so that the memory that reading
+and writing take is known.
 
-``.npy``, raw bytes and ``.safetensors`` are read and written in place with positional system calls, from several threads.
-So are HDF5 datasets that are contiguous in their file. Zarr arrays and chunked HDF5 datasets are read and written through
-their libraries, some chunks at a time. Files at URLs can be read in all formats, by ranges of bytes, through fsspec.
+``.npy``, raw and ``.safetensors`` files, and HDF5 datasets that are contiguous in their file, are read and written in
+place with positional system calls, from several threads. Zarr arrays and chunked HDF5 datasets are read and written
+through their libraries, some chunks at a time. Files at URLs can be read in all formats, by ranges of bytes, through
+fsspec.
 
-A matrix that is being written is in the directory ``NAME.tilewright`` until it is complete. An existing file with the name
-of the result is replaced only if the caller says so, and can be read as an operand until then. A program that has the old
-file open afterwards still sees the old contents, but an open zarr directory changes.
+A matrix that is being written is in the directory ``NAME.tilewright`` until it is complete. An existing file with the
+name of the result is replaced only if the caller sets ``overwrite``, and can be read as an operand until then. A
+program that has the old file open when it is replaced still sees the old contents, but a program that has an old zarr
+directory open sees the new contents.
 """
 
 from __future__ import annotations
@@ -57,32 +59,34 @@ def open_matrix(
     """Open a matrix for reading: a file, whose suffix gives its format, or an array in memory.
 
     A file may be at any URL that fsspec reads, such as "s3://bucket/a.npy" or "https://host/a.zarr"; only the ranges of
-    bytes that are needed are read. A memory map of a whole ``.npy`` file counts as that file.
+    bytes that are needed are read. If the array is a memory map of a whole ``.npy`` file, the file itself is opened.
 
     Parameters
     ----------
     where : path or array
-        The file, or the array. Text after a colon is the ``name``: "data.h5:/group/a", "model.safetensors:weight".
+        The file, or the array. In a path such as "data.h5:/group/a" or "model.safetensors:weight", the text after the
+        colon is the ``name``.
     shape : tuple of int, optional
-        The shape. It is required for raw files, which are row-major. For other files it is compared with the file's
-        shape.
+        The shape of the matrix. A shape is required for raw files, which are row-major. For other files ``shape`` is
+        compared with the file's shape.
     dtype : dtype or str, optional
-        The dtype of the elements. It is required for raw files. For other files it is compared with the file's dtype.
+        The dtype of the elements. A dtype is required for raw files. For other files ``dtype`` is compared with the
+        file's dtype.
     name : str, optional
         The name of the matrix, for a file that holds several.
     storage_options : mapping, optional
-        Arguments for fsspec's file system, for a file at a URL. Without credentials here, fsspec finds them in its
-        configuration and the environment.
+        Arguments for fsspec's file system, for a file at a URL. If ``storage_options`` contain no credentials, fsspec
+        looks for credentials in its configuration and in the environment.
     axes : two lists of int, optional
-        Turns an array of any number of axes into a matrix: the list of axes that become rows, and the list of axes that
-        become columns. The axes of each list are merged in row-major order. ``([1], [0])`` gives the transpose of a
-        matrix.
+        Two lists with which an array of any number of axes is read as a matrix: the axes that become rows, and the axes
+        that become columns. The axes of each list are merged in row-major order. ``([1], [0])`` gives the transpose of
+        a matrix.
 
     Returns
     -------
     Source
-        An open matrix with ``shape``, ``dtype``, ``read(rows, columns, into)`` and ``close()``. It can be an operand of
-        ``multiply``.
+        An open matrix with ``shape``, ``dtype``, ``read(rows, columns, into)`` and ``close()``. A ``Source`` can be an
+        operand of ``multiply``.
 
     Raises
     ------
@@ -91,7 +95,7 @@ def open_matrix(
     ShapeError
         The array is not a matrix.
     DTypeError
-        A dtype that cannot be multiplied.
+        The matrix has a dtype that cannot be multiplied.
     UsageError
         The suffix or the name is unknown, or ``axes`` do not fit the array.
     UnavailableError
@@ -99,7 +103,7 @@ def open_matrix(
 
     See Also
     --------
-    multiply : Multiplies such a matrix.
+    multiply : Multiplies matrices that ``open_matrix`` has opened.
 
     Examples
     --------
@@ -132,9 +136,10 @@ def open_array(
     name: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Open an array of any number of axes, to be read by ``read_box``. ``as_matrix`` makes a matrix of it.
+    """Open an array of any number of axes, to be read by ``read_box``. ``as_matrix`` turns the opened array into a
+    matrix.
 
-    An array of two axes is a matrix itself. Arguments and errors are those of ``open_matrix``.
+    An opened array of two axes is a matrix already. The arguments and errors are those of ``open_matrix``.
     """
     if not isinstance(where, (str, os.PathLike)):
         array = ArraySource(where)
@@ -157,7 +162,7 @@ def open_array(
 
 
 def shown(where: Any) -> object:
-    """Return the name of an operand for messages, which is that of its file."""
+    """Return the name by which messages call an operand: the name of its file."""
     if not isinstance(where, (str, os.PathLike)):
         return "the array"
     _, path, member = locate(os.fspath(where))
@@ -173,17 +178,17 @@ def create_matrix(
     overwrite: bool = False,
     work: WorkDirectory | None = None,
 ) -> Sink:
-    """Create a matrix to write: a file in the format of its suffix, or an array in memory of this shape.
+    """Create a matrix to write: a file in the format that its suffix gives, or an array in memory of this shape.
 
     Disk space is reserved at once, so that a full disk is noticed before anything is computed. With ``resume`` the
     unfinished matrix of an earlier run in ``NAME.tilewright`` is continued, and ``resumed`` of the returned object says
-    whether there was one. Without ``resume`` that matrix is removed. An existing file of this name is refused. With
-    ``overwrite`` it is accepted, and ``finish`` replaces it. ``work`` is the open work directory of a journal for this
-    result.
+    whether there was such a matrix. Without ``resume`` an unfinished matrix of an earlier run is removed. If a file
+    with the name of the result exists, an error is raised. With ``overwrite`` an existing file is accepted, and
+    ``finish`` replaces it. ``work`` is the open work directory of a journal for this result.
 
     Raises FileError if there is no space or no directory, if another process writes the file, if the matrix to resume
-    is a different one, if a file of this name exists, or if the work directory contains other files. Also raises
-    ShapeError, DTypeError, UsageError and UnavailableError.
+    is a different one, if a file of this name exists, or if the work directory contains other files. ``create_matrix``
+    also raises ShapeError, DTypeError, UsageError and UnavailableError.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp(), "c.npy")

@@ -1,4 +1,4 @@
-"""A matrix in memory with the interface of a file that is read or written, and the copy between two blocks."""
+"""Defines matrices in memory that have the interface of a file that is read or written, and copies blocks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _HASHED = 1 << 22
 def copy_block(out: np.ndarray, block: np.ndarray) -> None:
     """Copy ``block`` to ``out``, for any strides, and convert the elements if the dtypes differ.
 
-    Between row-major and column-major order, blocks are copied strip by strip. For blocks of 1 MiB or more this is about
-    twice as fast as one copy.
+    If one block is row-major and the other is column-major, the elements are copied strip by strip. For blocks of 1 MiB
+    or more, copying by strips is about twice as fast as one copy.
     """
     if not out.size:  # one side of an array without elements can be 2^60
         return
@@ -45,9 +45,10 @@ def copy_block(out: np.ndarray, block: np.ndarray) -> None:
 
 
 class ArraySource:
-    """A ``Source`` that reads a NumPy array of any strides. Its fingerprint reads the whole array (1 to 2 GiB/s).
+    """A ``Source`` that reads a NumPy array of any strides. The fingerprint of an ``ArraySource`` reads the whole array
+    (1 to 2 GiB/s).
 
-    If the array has two axes, it is a matrix.
+    If the array has two axes, the source is a matrix.
     """
 
     parallel = True
@@ -61,7 +62,7 @@ class ArraySource:
 
     @property
     def by_rows(self) -> bool:
-        """Whether the elements of a row are contiguous."""
+        """Whether the elements of each row are contiguous."""
         return self.array.strides[1] == self.array.itemsize
 
     def read(self, rows: slice, columns: slice, out: np.ndarray) -> None:
@@ -122,25 +123,26 @@ class ArraySink:
 def array_behind(source: Any) -> np.ndarray[Any, Any] | None:
     """Return the array in memory that a source reads, or None if the source reads something else.
 
-    Axes that the source has exchanged or merged are not changed in the returned array.
+    The returned array has its own axes, even if the source exchanges or merges them.
     """
     stored = getattr(source, "stored", source)
     return stored.array if isinstance(stored, ArraySource) else None
 
 
 def whole_matrix(source: Source) -> np.ndarray[Any, Any]:
-    """Read all elements of a matrix into memory."""
+    """Return all elements of a matrix as an array in memory."""
     matrix = np.empty(source.shape, source.dtype.newbyteorder("="))
     source.read(slice(0, matrix.shape[0]), slice(0, matrix.shape[1]), matrix)
     return matrix
 
 
 def file_behind(array: np.ndarray) -> Source | None:
-    """Return a source for the file of an array that is a memory map of a whole ``.npy`` file, so that it is read without
-    page faults.
+    """Return a source that reads the ``.npy`` file of an array that maps the whole file into memory; reading the file
+    itself avoids page faults.
 
-    Returns None if it is not certain that the array is this file. Private maps (mode "c"), slices, and maps whose file was
-    replaced since are such cases; the system's list of maps shows the last one.
+    Returns None if it is not certain that the array has the contents of this file, as for private maps (mode "c"), for
+    slices, and for maps whose file was replaced later. The system's list of memory maps shows whether the file was
+    replaced.
     """
     if type(array) is not np.memmap or array.mode not in ("r", "r+") or not isinstance(array.base, mmap.mmap):
         return None

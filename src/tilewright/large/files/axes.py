@@ -1,13 +1,14 @@
-"""Reads arrays of any number of axes as matrices. Some axes, merged in row-major order, are the rows, and the others are
-the columns.
+"""Reads arrays of any number of axes as matrices. Some axes of the array, merged in row-major order, become the rows,
+and the other axes become the columns.
 
-A range of merged rows is a few boxes of the array, which are read or written in place:
+A range of merged rows consists of a few boxes of the array, which are read or written in place:
 
     rows 5 to 17 of axes (4, 6):    ·····▓
                                     ▓▓▓▓▓▓    a part of a row, whole rows, and a part of a row
                                     ▓▓▓▓▓·
 
-So a stack of shape (…, m, k) is a matrix with rows (…, m), and a file can be read as its transpose.
+With merged axes, a stack of shape (…, m, k) is a matrix with rows (…, m), and a file can be read as the transpose of
+its matrix.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from .format import Source
 
 
 class Axes(NamedTuple):
-    """The axes of an array that are the rows of a matrix, and those that are the columns, each in the order in which they
-    are merged.
+    """The axes of an array that become the rows of a matrix, and the axes that become the columns, each in the order in
+    which they are merged.
     """
 
     rows: tuple[int, ...]
@@ -37,7 +38,7 @@ class Axes(NamedTuple):
 
     @property
     def transposed(self) -> Axes:
-        """The same axes with rows and columns exchanged."""
+        """The ``Axes`` with rows and columns exchanged."""
         return Axes(self.columns, self.rows)
 
 
@@ -46,16 +47,18 @@ MATRIX = Axes((0,), (1,))
 
 
 def last_axis_as_columns(ndim: int) -> Axes:
-    """Return the axes of a stack of matrices (…, m, k) as a matrix whose rows are (…, m) and whose columns are k."""
+    """Return the ``Axes`` that turn a stack of matrices (…, m, k) into one matrix with the rows (…, m) and the columns
+    k.
+    """
     return Axes(tuple(range(ndim - 1)), (ndim - 1,))
 
 
 def as_matrix(array: Any, where: object, axes: Any = None) -> Any:
-    """Return an array of any number of axes as a ``Source``. ``axes`` are two lists, of the axes that are rows and of those
-    that are columns.
+    """Return an array of any number of axes as a ``Source``. ``axes`` are two lists: the axes that become rows, and the
+    axes that become columns.
 
-    Raises ShapeError if ``axes`` is missing and the array has not two axes, and UsageError unless ``axes`` contains each
-    axis once.
+    Raises ShapeError if ``axes`` is missing and the array does not have two axes, and UsageError unless ``axes``
+    contains each axis once.
     """
     ndim = len(array.shape)
     if axes is None:
@@ -105,11 +108,13 @@ class AxesSource:
 
     @property
     def transposed(self) -> Any:
-        """The transpose of the matrix, which reads the same array."""
+        """The transpose of the matrix, as a source that reads the same array."""
         return as_matrix(self.stored, "the array", self.axes.transposed)
 
     def read_within(self, nbytes: int) -> None:
-        """Limit the bytes of one read to ``nbytes``, by reading fewer chunks at a time. At least one chunk is read."""
+        """Limit the bytes of one read to ``nbytes``, by reading fewer chunks at a time. Every read reads at least one
+        chunk.
+        """
         if hasattr(self.stored, "read_within"):
             self.stored.read_within(nbytes)
 
@@ -135,8 +140,8 @@ def _open_again(opens: Callable[[], Any], axes: Axes) -> AxesSource:
 
 
 def boxes(sizes: Sequence[int], start: int, stop: int) -> Iterator[Box]:
-    """Yield the boxes of an array with these sizes that together contain its elements ``start`` to ``stop`` in row-major
-    order.
+    """Yield the boxes of an array with axes of these sizes that together contain its elements ``start`` to ``stop``,
+    numbered in row-major order.
 
     >>> [[(part.start, part.stop) for part in box] for box in boxes((4, 6), 5, 17)]
     [[(0, 1), (5, 6)], [(1, 2), (0, 6)], [(2, 3), (0, 5)]]
@@ -159,11 +164,12 @@ def boxes(sizes: Sequence[int], start: int, stop: int) -> Iterator[Box]:
 def parts_of(
     extents: Sequence[Sequence[int]], first: Shape, block: np.ndarray[Any, Any]
 ) -> Iterator[tuple[Box, np.ndarray[Any, Any]]]:
-    """Yield the boxes of an array that a rectangle of merged axes covers, each with the part of ``block`` that belongs to
-    it.
+    """Yield the boxes of an array that a rectangle of a matrix of merged axes covers, each with the part of ``block``
+    that has the elements of the box.
 
-    ``extents`` are the sizes of the axes that are rows and of those that are columns. The rectangle begins at ``first``, a
-    row and a column, and has the shape of ``block``. Each part of the block has the axes of the array.
+    ``extents`` are the sizes of the axes that became rows, and the sizes of the axes that became columns. The rectangle
+    begins at ``first``, a row and a column, and has the shape of ``block``. Each part of ``block`` is yielded with the
+    axes of the array.
     """
     if not block.size:
         return
@@ -179,8 +185,8 @@ def parts_of(
 
 
 def merged_grain(sizes: Sequence[int], chunks: Sequence[int]) -> int:
-    """Return the number g such that whole chunks begin at multiples of g merged rows, for axes of these sizes in chunks of
-    these sides.
+    """Return the number g for which every multiple of g merged rows is the beginning of whole chunks, if axes of these
+    sizes are stored in chunks of these sides.
 
     >>> merged_grain((10, 20), (1, 5)), merged_grain((10, 20), (1, 8)), merged_grain((10, 20), (2, 5)), merged_grain((), ())
     (5, 20, 40, 1)
@@ -194,8 +200,8 @@ def merged_grain(sizes: Sequence[int], chunks: Sequence[int]) -> int:
 
 
 def chunk_sides(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """Return the sides of chunks that contain about ``most`` consecutive merged rows. As many of the last axes as possible
-    are not cut.
+    """Return the sides of chunks that contain about ``most`` consecutive merged rows. Chunks contain as many of the
+    last axes as possible as a whole.
 
     >>> chunk_sides((5000,), 1024), chunk_sides((10, 20, 300), 1024), chunk_sides((7, 0), 1024)
     ((1024,), (1, 3, 300), (7, 1))
@@ -215,7 +221,8 @@ def is_transpose(a: Any, b: Any) -> bool:
     """Whether one of two sources is known to be the transpose of the other, because both read the same array or the same
     file.
 
-    Files are compared by their fingerprints. The result is False if this is not known.
+    Files are compared by their fingerprints. The result is False if it is not known whether a source is the transpose
+    of the other.
     """
     (x, of_x), (y, of_y) = (
         (each.stored, each.axes) if isinstance(each, AxesSource) else (each, MATRIX) for each in (a, b)
@@ -233,7 +240,7 @@ def is_transpose(a: Any, b: Any) -> bool:
 
 
 def product_extents(a: Source, b: Source) -> tuple[ArrayShape, ArrayShape]:
-    """Return the sizes of the axes of a product that are its rows, and the sizes of those that are its columns."""
+    """Return the sizes of the axes of a product that form its rows, and the sizes of the axes that form its columns."""
     rows: ArrayShape = getattr(a, "extents", ((a.shape[0],),))[0]
     columns: ArrayShape = getattr(b, "extents", ((), (b.shape[1],)))[1]
     return tuple(rows), tuple(columns)

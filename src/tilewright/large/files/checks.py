@@ -1,4 +1,4 @@
-"""Checks of dtypes, shapes, names and rectangles, and the errors for arguments that fail them and for files that cannot be
+"""Checks dtypes, shapes, names and rectangles, and defines the errors for wrong arguments and for files that cannot be
 read or written.
 """
 
@@ -40,7 +40,7 @@ class Location(Protocol):
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
+        """The last part of the path or URL."""
 
 
 #: What a file may hold: what can be multiplied.
@@ -64,7 +64,7 @@ def admit_dtype(dtype: Any, where: object) -> np.dtype:
 
 
 def admit_shape(shape: Any, where: object) -> Shape:
-    """Return ``shape`` as two integers. Raises ShapeError if it is not the shape of a matrix."""
+    """Return ``shape`` as two integers. Raises ShapeError if ``shape`` is not the shape of a matrix."""
     if not isinstance(shape, (tuple, list)):
         raise ShapeError(f"{where} has shape {_brief(shape)}: it must be two whole numbers")
     if len(shape) != 2:
@@ -74,7 +74,7 @@ def admit_shape(shape: Any, where: object) -> Shape:
 
 
 def admit_array_shape(shape: Any, where: object) -> ArrayShape:
-    """Return ``shape`` as integers, one for each axis. Raises ShapeError if it is not the shape of an array."""
+    """Return ``shape`` as integers, one for each axis. Raises ShapeError if ``shape`` is not the shape of an array."""
     if not isinstance(shape, (tuple, list)):
         raise ShapeError(f"{where} has shape {_brief(shape)}: it must be whole numbers")
     if len(shape) > MOST_AXES:
@@ -106,13 +106,15 @@ def agree(
 
 
 def rectangle(shape: Shape, rows: slice, columns: slice, block: np.ndarray) -> tuple[int, int]:
-    """Return the first row and column of a rectangle. Raises UsageError if it has not the shape of ``block``."""
+    """Return the first row and column of a rectangle. Raises UsageError if the rectangle does not have the shape of
+    ``block``.
+    """
     row, column = corner(shape, (rows, columns), block)
     return row, column
 
 
 def corner(shape: ArrayShape, box: Box, block: np.ndarray) -> tuple[int, ...]:
-    """Return the indices at which a box begins. Raises UsageError if the box has not the shape of ``block``."""
+    """Return the indices at which a box begins. Raises UsageError if the box does not have the shape of ``block``."""
     sides = [range(size)[part] for size, part in zip(shape, box, strict=True)]
     if block.shape != tuple(map(len, sides)) or any(side.step != 1 for side in sides):
         where = "rows {} and columns {}".format(*box) if len(box) == 2 else " × ".join(map(str, box))
@@ -123,7 +125,7 @@ def corner(shape: ArrayShape, box: Box, block: np.ndarray) -> tuple[int, ...]:
 def pick(names: Iterable[str], name: str | None, path: Location, what: str) -> str:
     """Return ``name`` if the file has a matrix of this name, or the only name in the file if ``name`` is None.
 
-    Otherwise it raises an error that lists the names.
+    If there is no such name, ``pick`` raises an error that lists the names of the matrices in the file.
     """
     known = sorted(names)
     if name is not None and name in known:
@@ -142,7 +144,7 @@ def pick(names: Iterable[str], name: str | None, path: Location, what: str) -> s
 
 
 def listed(names: Sequence[str], what: str) -> str:
-    """Return some names as a short text.
+    """Return a short text that lists some names, or counts them if there are more than two.
 
     >>> listed(["b"], "tensor"), listed(["b", "c", "d"], "tensor")
     ("the tensor 'b'", "3 tensors: 'b', 'c', …")
@@ -159,7 +161,7 @@ def missing_library(library: str, path: Location) -> UnavailableError:
 
 
 def raised(error: OSError) -> NoReturn:
-    """Raise ``error``. ``os.walk`` needs this function, because by default it skips directories that it cannot read."""
+    """Raise ``error``. ``raised`` is passed to ``os.walk``, which by default skips directories that it cannot read."""
     raise error
 
 
@@ -181,10 +183,10 @@ def os_errors(path: Path, doing: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def parser_errors(path: Location, what: str) -> Iterator[None]:
-    """Turn any exception of a parser into a FileError, except Tilewright's own errors.
+    """Turn any exception of a file parser into a FileError, except Tilewright's own errors.
 
-    If a file is damaged, libraries raise many kinds of exceptions, and not always the same one. Only an error of the
-    operating system, which has an error number, does not mean that the file is damaged.
+    For a damaged file, libraries raise exceptions of many kinds. Therefore every exception of a parser is taken as a
+    sign of a damaged file, except an error of the operating system, which has an error number.
     """
     try:
         yield
@@ -198,7 +200,9 @@ def parser_errors(path: Location, what: str) -> Iterator[None]:
 
 
 def refuse_empty(path: Location, size: int) -> None:
-    """Raise FileError if the file is empty. A program that was stopped before it wrote leaves such files."""
+    """Raise FileError if the file is empty. A program that is stopped before it writes anything leaves an empty
+    file.
+    """
     if not size:
         raise FileError(f"{path} is empty: a file with a matrix begins with a header; write it again")
 
@@ -219,6 +223,6 @@ def _full(error: OSError, path: Path) -> str:
 
 
 def free_bytes(directory: Path) -> int:
-    """Return the number of bytes that this user can still write to the disk of ``directory``."""
+    """Return the number of free bytes that this user can write to the disk of ``directory``."""
     status = os.statvfs(directory)
     return status.f_bavail * status.f_frsize

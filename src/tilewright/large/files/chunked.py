@@ -1,5 +1,5 @@
-"""Reads a matrix that is stored in chunks through its library, a few megabytes at a time. Each chunk must be decoded as a
-whole.
+"""Reads a matrix that is stored in chunks through the library of its file format, a few megabytes at a time. The
+library must decode each chunk as a whole.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ TOGETHER = 1 << 22
 
 
 class ChunkedSource:
-    """A matrix, or an array with other axes, that is stored in chunks with the sides ``grain``.
+    """A matrix, or an array of any number of axes, that is stored in chunks with the sides ``grain``.
 
-    ``fetch`` gets one slice for each axis and returns this box as an array.
+    ``fetch`` gets one slice for each axis, which together select a box, and returns the elements of the box as an
+    array.
     """
 
     def __init__(
@@ -41,7 +42,9 @@ class ChunkedSource:
         self.read_within(COPIES * together)
 
     def read_within(self, nbytes: int) -> None:
-        """Limit the bytes of one read to ``nbytes``, by reading fewer chunks at a time. At least one chunk is read."""
+        """Limit the bytes of one read to ``nbytes``, by reading fewer chunks at a time. Every read reads at least one
+        chunk.
+        """
         self._most = min(self._most, nbytes // COPIES)
         self._piece = _together(self.shape, self.grain, self.dtype.itemsize, self._most)
         self.workspace = COPIES * math.prod(self._piece) * self.dtype.itemsize
@@ -68,8 +71,8 @@ def chunk_slices(start: int, stop: int, step: int) -> Iterator[slice]:
 
 
 def pieces(first: Sequence[int], block: np.ndarray, sides: ArrayShape) -> Iterator[tuple[Box, np.ndarray[Any, Any]]]:
-    """Cut the box that begins at ``first`` and has the shape of ``block`` at the edges of chunks. Yields each piece with
-    its part of ``block``.
+    """Cut a box, which begins at ``first`` and has the shape of ``block``, at the edges of chunks. Yields each piece of
+    the box with its part of ``block``.
     """
     cuts = [chunk_slices(at, at + size, side) for at, size, side in zip(first, block.shape, sides, strict=True)]
     for box in itertools.product(*cuts):
@@ -78,9 +81,10 @@ def pieces(first: Sequence[int], block: np.ndarray, sides: ArrayShape) -> Iterat
 
 
 def overlaps(edges: Sequence[int], start: int, stop: int) -> list[tuple[int, slice]]:
-    """Return the chunks that overlap ``start:stop``, each with the range of its elements that is in ``start:stop``.
+    """Return the number of each chunk that overlaps ``start:stop``, with the range of the chunk's elements that are in
+    ``start:stop``.
 
-    Chunk i is ``edges[i]:edges[i + 1]``.
+    Chunk i contains the elements ``edges[i]:edges[i + 1]``.
 
     >>> overlaps([0, 4, 4, 8, 12], 3, 8)
     [(0, slice(3, 4, None)), (2, slice(4, 8, None))]

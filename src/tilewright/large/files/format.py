@@ -1,6 +1,6 @@
-"""The interfaces of matrices that products read from and write to, and how a file format is declared.
+"""Defines the interfaces of the matrices that products read and write, and how a file format is declared.
 
-A format is one module of this folder with a ``FORMAT``: **adding a format means adding one file**.
+A file format is one module of this folder that defines ``FORMAT``: **adding a format means adding one file**.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .work import WorkDirectory
 class StoredArray(Protocol):
     """An array of any number of axes from which several threads can read boxes at the same time.
 
-    An array of two axes is a ``Source`` too; its methods have the same meaning.
+    A ``StoredArray`` of two axes is also a ``Source``; methods of the same name have the same meaning in both classes.
     """
 
     @property
@@ -39,7 +39,7 @@ class StoredArray(Protocol):
 
     @property
     def parallel(self) -> bool:
-        """Whether reading is faster with several threads."""
+        """Whether reading this matrix is faster with several threads."""
 
     @property
     def grain(self) -> ArrayShape:
@@ -75,12 +75,12 @@ class Source(Protocol):
 
     @property
     def parallel(self) -> bool:
-        """Whether reading is faster with several threads."""
+        """Whether reading this matrix is faster with several threads."""
 
     @property
     def grain(self) -> Shape:
-        """The sides of a chunk. Reads should begin and end at multiples of them, because a chunk that is read in two parts
-        is decoded twice.
+        """The sides of a chunk. Reads should begin and end at multiples of these sides, because a chunk that is read in
+        two parts is decoded twice.
         """
 
     @property
@@ -91,19 +91,19 @@ class Source(Protocol):
         """Read a rectangle into ``out``, which has two axes and any strides, and convert the elements to the dtype of
         ``out``.
 
-        Numbers outside the range of this dtype are converted as a cast in C does: 1e300 becomes inf in float32. Raises
-        FileError if the file has become shorter, is damaged or cannot be read.
+        Numbers outside the range of the dtype of ``out`` are converted as by a cast in C: 1e300 becomes inf in float32.
+        Raises FileError if the file has become shorter, is damaged or cannot be read.
         """
 
     def opener(self) -> Callable[[], Source] | None:
-        """Return a function that opens the same matrix in another process, and that can be pickled. It is None for an array
+        """Return a function that can be pickled and that opens the same matrix in another process, or None for an array
         in this process's memory.
         """
 
     def fingerprint(self) -> str:
         """Return a short text that changes when the contents of the matrix may have changed.
 
-        For a file it is made from path, size, time of change, inode and layout.
+        The fingerprint of a file is made from its path, size, time of change, inode and layout.
         """
 
     def close(self) -> None:
@@ -143,11 +143,11 @@ class Sink(Protocol):
 
     @property
     def parallel(self) -> bool:
-        """Whether writing is faster with several threads."""
+        """Whether writing this matrix is faster with several threads."""
 
     @property
     def grain(self) -> Shape:
-        """The sides of a chunk. Blocks that are written should begin and end at multiples of them."""
+        """The sides of a chunk. Blocks that are written should begin and end at multiples of these sides."""
 
     @property
     def workspace(self) -> int:
@@ -155,14 +155,16 @@ class Sink(Protocol):
 
     @property
     def partial(self) -> Path | None:
-        """The path of the unfinished matrix, or None if it is in memory."""
+        """The path of the unfinished matrix, or None if the matrix is in memory."""
 
     #: Whether written data are dropped from the page cache once they are on the disk; set before the first ``write``.
     forgets: bool
 
     @property
     def resumed(self) -> bool:
-        """Whether this continues the unfinished file of an earlier run. False if a new file was begun."""
+        """Whether this ``Sink`` continues the unfinished file of an earlier run: False if the ``Sink`` began a new
+        file.
+        """
 
     def write(self, rows: slice, columns: slice, block: np.ndarray) -> None:
         """Write ``block`` to a rectangle of the matrix, converted to ``dtype``. Raises FileError if the disk is full or
@@ -170,16 +172,16 @@ class Sink(Protocol):
         """
 
     def flush(self) -> None:
-        """Wait until everything that was written is on the disk and would survive a power failure."""
+        """Wait until everything that was written to this matrix is on the disk and would survive a power failure."""
 
     def attachment(self) -> Callable[[], PartWriter] | None:
-        """Return a function with which another process can write to the unfinished matrix, and that can be pickled. None
-        for an array in memory.
+        """Return a function that can be pickled and that gives another process a writer for the unfinished matrix. The
+        result is None for an array in memory.
         """
 
     def finish(self) -> None:
-        """Flush the matrix and give its file the final name, in place of an existing file. After this nothing can be
-        written.
+        """Flush the matrix and give its file the final name, in place of an existing file. After ``finish`` nothing can
+        be written to the matrix.
         """
 
     def close(self) -> None:
@@ -208,13 +210,13 @@ class FileFormat:
     """A file format, declared by three functions: ``open(path, name, shape, dtype)``, ``create(output, resume, work)`` and
     ``lost(path, output)``.
 
-    The ``path`` of ``open`` is a local file or a file at a URL. ``name`` selects one of several matrices in the file; it is
-    None unless the format has ``members``. ``shape`` and ``dtype`` are those that the caller states, or None. A raw file
-    needs both.
+    The ``path`` of ``open`` is a local file or a file at a URL. ``name`` selects one of several matrices in the file;
+    it is None unless the format has ``members``. ``shape`` and ``dtype`` are the shape and dtype that the caller
+    states, or None. A raw file needs both.
 
     ``lost`` returns a text that says what would be lost if a new ``output`` replaced a file (or a directory, if
-    ``directory`` is set), such as "holds the array 'x'". It returns None if the file holds one such matrix and nothing
-    else. For a damaged file it may raise any exception.
+    ``directory`` is set), such as "holds the array 'x'". ``lost`` returns None if the file holds one such matrix and
+    nothing else. For a damaged file ``lost`` may raise any exception.
     """
 
     suffixes: tuple[str, ...]
@@ -231,7 +233,7 @@ class FileFormat:
 
 @functools.cache  # imports them once
 def formats() -> dict[str, FileFormat]:
-    """Return every file format by its suffix, as the modules of this folder declare them.
+    """Return a dictionary from each suffix to the file format that a module of this folder declares for it.
 
     >>> sorted(formats())
     ['.bin', '.h5', '.hdf5', '.npy', '.raw', '.safetensors', '.zarr']
@@ -245,11 +247,12 @@ def formats() -> dict[str, FileFormat]:
 def locate(
     where: str, name: str | None = None, options: Mapping[str, Any] | None = None, *, writes: bool = False
 ) -> tuple[FileFormat, Path | Remote, str | None]:
-    """Return the format, the file and the member of a text such as "data.h5:/group/a". A plain path names no member.
+    """Return the format, the file and the member that are named by a text such as "data.h5:/group/a". The member is
+    None for a plain path.
 
-    In a URL the member precedes the query. ``options`` are options of the URL's file system, and ``writes`` says that the
-    text names a result. Raises UsageError for an unknown suffix, for a member in a format that has none, and for options
-    with a path.
+    In a URL the name of the member precedes the query. ``options`` are options of the URL's file system, and ``writes``
+    says that the text names a result. Raises UsageError for an unknown suffix, for a member in a format without
+    members, and for ``options`` with a path that is not a URL.
 
     >>> locate("runs/model.safetensors:layer.0.weight")[1:]
     (PosixPath('runs/model.safetensors'), 'layer.0.weight')
@@ -306,8 +309,8 @@ def output_of(
     overwrite: bool = False,
     extents: tuple[ArrayShape, ArrayShape] | None = None,
 ) -> Output:
-    """Return the description of the result that ``where`` names. With ``extents``, the result is an array with these row
-    axes and column axes.
+    """Return the description of the result that ``where`` names. With ``extents``, the result is an array whose row
+    axes and column axes have these sizes.
 
     Raises UsageError, ShapeError and DTypeError.
     """
@@ -322,7 +325,7 @@ def output_of(
 
 
 def path_of_result(where: str | os.PathLike[str]) -> str:
-    """Return the path of a result that is given as a path or a ``file://`` URL.
+    """Return the path of a result whose name is given as a path or a ``file://`` URL.
 
     Raises UsageError for an unknown suffix and for any other URL, because the unfinished result and its journal need a file
     system with renames and locks.

@@ -1,9 +1,10 @@
-"""HDF5 files. A contiguous dataset is read and written in place, as in a plain file, and a chunked dataset through h5py.
+"""HDF5 files. A contiguous dataset is read and written in place, as in a plain file; a chunked dataset is accessed
+through h5py.
 
-The HDF5 library runs only one call at a time in a process. And if the process dies while the library writes a file, the
-file cannot be opened again. So for a result, the library first creates the file with one contiguous dataset at a fixed
-offset, and closes it. The elements are then written without the library. A file at a URL is read through the library, by
-ranges of bytes.
+The HDF5 library runs only one call at a time in a process. Besides, if the process dies while the HDF5 library writes a
+file, the file cannot be opened again. To be safe from both problems, Tilewright lets the library only create the file
+of a result, with one contiguous dataset at a fixed offset, and close it. The elements of the result are then written
+without the library. An HDF5 file at a URL is read through the library, by ranges of bytes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ DEEPEST = 100
 
 
 class HDF5Source(ChunkedSource):
-    """A ``Source`` for a dataset that is chunked or for another reason not contiguous in its file."""
+    """A ``Source`` for a dataset that is not contiguous in its file, for example because it is chunked."""
 
     parallel = False
 
@@ -252,8 +253,9 @@ def _create(output: Output, resume: bool, work: WorkDirectory | None) -> Sink:
 
 
 class _Written(io.FileIO):
-    """A file that the library writes. It loses an OSError, goes on, and fails with an exception of another kind that says
-    nothing: so the first one is noted here, to be raised when the library has closed the file."""
+    """A file that the HDF5 library writes. The library ignores an OSError, goes on, and fails later with an
+    uninformative exception. Therefore ``_Written`` stores the first OSError, which is raised when the library has
+    closed the file."""
 
     error: OSError | None = None
 

@@ -28,10 +28,11 @@ _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4, (3, 0): 4}
 
 
 def find_layout(file: BinaryIO, path: Location, wanted: np.dtype | None = None) -> FileLayout:
-    """Return the layout that the header states. Raises FileError if there is no header, DTypeError and ShapeError.
+    """Return the layout that the header of a file states. Raises FileError if the file has no header, DTypeError and
+    ShapeError.
 
-    For a dtype that is not NumPy's own, such as bfloat16, NumPy writes only its size. Such a file must be opened with
-    ``wanted``.
+    For a dtype that is not NumPy's own, such as bfloat16, the header states only the size of an element. For a file
+    with such a dtype, the caller must give the dtype as ``wanted``.
     """
     with parser_errors(path, ".npy file"):
         refuse_empty(path, file_size(file))

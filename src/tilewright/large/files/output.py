@@ -1,6 +1,7 @@
-"""The file of a result as the caller asked for it, and the check whether a file of this name exists already.
+"""Describes the file of a result as the caller asked for it, and checks whether a file with the name of the result
+exists already.
 
-An existing file is replaced only if the caller says so, because it may be an operand or an earlier result.
+An existing file is replaced only if the caller sets ``overwrite``, because it may be an operand or an earlier result.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Output:
     """A matrix of ``shape`` and ``dtype`` that will be written as ``member`` of the file ``path`` (a directory, if
     ``directory`` is set).
 
-    ``lost(path, output)`` is that of the file format (see ``FileFormat``). With ``overwrite`` the result replaces any
-    existing file or directory of that name.
+    ``lost(path, output)`` is the function of the file format (see ``FileFormat``). With ``overwrite`` the result
+    replaces any existing file or directory at ``path``.
     """
 
     path: Path
@@ -41,7 +42,7 @@ class Output:
 
     @property
     def array_shape(self) -> ArrayShape:
-        """The shape of the array that is stored."""
+        """The shape of the result as it is stored: that of an array with ``extents``, or of a matrix."""
         return self.shape if self.extents is None else self.extents[0] + self.extents[1]
 
     @cached_property
@@ -53,10 +54,10 @@ class Output:
         return target
 
     def check(self, kept_in: Path | None = None) -> None:
-        """Raise FileError if the target exists and may not be overwritten, or if it cannot be replaced at all.
+        """Raise FileError if the target exists and may not be overwritten, or if the target cannot be replaced at all.
 
-        ``kept_in`` is the directory in which the finished matrix stays in this case. It is None before anything is
-        computed.
+        ``kept_in`` is the directory in which the finished matrix stays if the error is raised. ``kept_in`` is None if
+        nothing is computed yet.
         """
         with os_errors(self.path, "written"), contextlib.suppress(FileNotFoundError):
             obstacle = _obstacle(self.target)
@@ -70,7 +71,7 @@ class Output:
         """Return the error for an existing file or directory at ``path`` that must not be lost, or None if it may be
         replaced.
 
-        The error says what else the file contains than one matrix, because this would be lost too.
+        If the file contains anything besides one matrix, the error says what, because it would be lost too.
         """
         status = os.lstat(path)
         is_our_kind = stat.S_ISDIR if self.directory else stat.S_ISREG

@@ -1,4 +1,4 @@
-"""Reads and writes a matrix in place that is contiguous in its file, after a header of any kind."""
+"""Reads and writes, in place, a matrix that is contiguous in its file, after a header of any kind."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ PAGE = 4096
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Where the elements of a matrix or array are in a file: from byte ``offset`` on, row by row, or column by column if
-    ``fortran`` is set.
+    """The position of the elements of a matrix or array in a file: from byte ``offset`` on, row by row, or column by
+    column if ``fortran`` is set.
     """
 
     shape: ArrayShape
@@ -54,8 +54,8 @@ class FileLayout:
     def rectangles(self, first: tuple[int, ...], block: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
         """Yield the rectangles of the file that contain the box that begins at ``first`` and has the shape of ``block``.
 
-        Each rectangle is the offset of its first byte, the number of bytes from one row to the next, and its part of
-        ``block``.
+        For each rectangle, yields the offset of its first byte, the number of bytes from one row to the next, and its
+        part of ``block``.
         """
         shape, size = self.shape, self.dtype.itemsize
         if self.fortran:  # a column-major matrix is its transpose in row-major order
@@ -69,7 +69,9 @@ FindLayout = Callable[[BinaryIO, Location], FileLayout]
 
 
 class PlainSource:
-    """A ``Source`` for a matrix or array that is contiguous in a local file. Any number of threads can read it."""
+    """A ``Source`` for a matrix or array that is contiguous in a local file. Any number of threads can read from a
+    ``PlainSource``.
+    """
 
     parallel = True
     workspace = 2 * BUFFER
@@ -165,7 +167,7 @@ class PlainWriter:
 def attach_plain(path: Path, layout: FileLayout, inode: int) -> PlainWriter:
     """Return a writer for an unfinished matrix that another process has begun and will finish.
 
-    Raises FileError if the file is not at ``path`` on this machine.
+    Raises FileError if there is no such file at ``path`` on this machine.
     """
     with os_errors(path, "written"):
         file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -176,10 +178,11 @@ def attach_plain(path: Path, layout: FileLayout, inode: int) -> PlainWriter:
 
 
 class PlainSink:
-    """A ``Sink`` for a row-major matrix that is contiguous in its file. Any number of threads can write to it.
+    """A ``Sink`` for a row-major matrix that is contiguous in its file. Any number of threads can write to a
+    ``PlainSink``.
 
-    ``begin(file)`` writes the header into an empty file, which is given by its descriptor. ``find`` reads the layout from
-    the header, both now and when the file is resumed.
+    ``begin(file)`` writes the header into the empty file with the descriptor ``file``. ``find`` reads the layout from
+    the header, of a new file and of a file that is resumed.
     """
 
     parallel = True
@@ -215,8 +218,8 @@ class PlainSink:
 
     @property
     def forgets(self) -> bool:
-        """Whether written data are removed from the page cache as soon as they are on the disk. It must be set before the
-        first ``write``.
+        """Whether written data are removed from the page cache as soon as they are on the disk. ``forgets`` must be set
+        before the first ``write``.
         """
         return self._writer.forgets
 
@@ -263,7 +266,8 @@ def write_header(header: bytes, file: int) -> None:
 
 
 def beyond(path: Path, find: FindLayout, output: Output) -> str | None:
-    """Return a text that says why a file is not exactly one whole array with the axes of ``output``, or None if it is.
+    """Return a text that says how a file differs from one whole array with the axes of ``output``, or None if it is
+    one.
 
     Raises what ``find`` raises.
     """
@@ -277,7 +281,7 @@ def beyond(path: Path, find: FindLayout, output: Output) -> str | None:
 
 
 def file_size(file: BinaryIO) -> int:
-    """Return the size of an open file in bytes, without changing its position."""
+    """Return the size of an open file in bytes, without changing the position in the file."""
     here = file.tell()
     size = file.seek(0, os.SEEK_END)
     file.seek(here)
@@ -285,7 +289,7 @@ def file_size(file: BinaryIO) -> int:
 
 
 def refuse_truncated(path: Location, size: int, layout: FileLayout) -> None:
-    """Raise FileError if a file of ``size`` bytes ends before its matrix does."""
+    """Raise FileError if a file of ``size`` bytes is too short for the matrix that its header describes."""
     if size < layout.end:
         raise FileError(
             f"{path} is truncated: shape {layout.shape} of {layout.dtype} needs {layout.end} bytes "

@@ -1,14 +1,15 @@
 """Moves the rows of a rectangle between a file and memory, with positional system calls in one compiled loop.
 
-A rectangle narrower than the matrix needs one ``pread`` for each row. Reading a row of a few kilobytes takes about as long
-as the call from Python. And threads that release the GIL (Python's global lock) a million times a second mostly wait for
-it. So the loop over rows is compiled, and releases the GIL once for each rectangle. On two cores, this reads rows of 4 KiB
-from the page cache 1.4 times as fast with one thread and 2.4 times as fast with two threads. For rows of 16 KiB the factors
-are 1.1 and 1.5.
+A rectangle narrower than the matrix needs one ``pread`` for each row. Reading a row of a few kilobytes takes about as
+long as the call of ``pread`` from Python. Threads that release the GIL (Python's global lock) a million times a second
+mostly wait for it. For these two reasons the loop over rows is compiled, and releases the GIL once for each rectangle.
+On two cores, the compiled loop reads rows of 4 KiB from the page cache 1.4 times as fast as a loop in Python with one
+thread, and 2.4 times as fast with two threads. For rows of 16 KiB, the compiled loop is 1.1 times as fast with one
+thread and 1.5 times as fast with two threads.
 
-If a block has the stored dtype, it is moved directly between the file and the caller's memory. A block goes through a
-buffer that fits the second-level cache if it must be converted or transposed. Blocks with very short rows use the buffer
-too, because reading the gaps between rows is then faster than one call for each row.
+A block that has the stored dtype is moved directly between the file and the caller's memory. A block that must be
+converted or transposed goes through a buffer that fits the second-level cache. Blocks with very short rows use the
+buffer too, because reading the gaps between rows is then faster than one call for each row.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _START, _DONE = 2, 1 | 4
 
 
 class EndOfFile(Exception):  # noqa: N818  # never raised to callers outside this folder
-    """Raised when the file ends before the rectangle does, at byte ``args[0]``."""
+    """Raised if the file ends, at byte ``args[0]``, before the end of the rectangle that is read."""
 
 
 def read_rows(file: int, out: np.ndarray, dtype: np.dtype[Any], offset: int, pitch: int) -> None:
@@ -68,8 +69,8 @@ def rectangles(
 ) -> Iterator[tuple[int, int, np.ndarray[Any, Any]]]:
     """Yield the rectangles of a row-major array that together form a box.
 
-    The box begins at ``first`` and has the shape of ``block``. Each rectangle is the number of its first element, the
-    number of elements from one row to the next, and its part of ``block``.
+    The box begins at ``first`` and has the shape of ``block``. For each rectangle, yields the number of its first
+    element, the number of elements from one row to the next, and its part of ``block``.
 
     >>> [(at, pitch, part.shape) for at, pitch, part in rectangles((4, 5, 6), (1, 2, 0), np.empty((2, 3, 6)))]
     [(42, 30, (2, 18))]
@@ -127,7 +128,8 @@ def _buffer(height: int, width: int, dtype: np.dtype[Any]) -> np.ndarray:
 def move_rows(call: Literal["pread", "pwrite"], file: int, block: np.ndarray, offset: int, pitch: int) -> None:
     """Read or write each row of ``block``, whose elements are contiguous, at byte ``offset`` + row·``pitch`` of ``file``.
 
-    Calls that are interrupted or move fewer bytes are continued. Raises OSError, and EndOfFile if the file is too short.
+    A system call that is interrupted, or that moves fewer bytes than requested, is continued. Raises OSError, and
+    EndOfFile if the file is too short.
     """
     height, width = block.shape
     nbytes = width * block.itemsize
@@ -149,9 +151,9 @@ def move_rows(call: Literal["pread", "pwrite"], file: int, block: np.ndarray, of
 def write_through(file: int, block: np.ndarray, offset: int, pitch: int) -> None:
     """Write rows as ``move_rows`` does, and remove each piece from the page cache as soon as it is on the disk.
 
-    Otherwise a result as large as the memory would evict operands from the page cache that are still to be read. Besides, a
-    virtual machine is slow to provide pages that were unused for a while: this took 4.9 s of CPU time for 2.4 GB written
-    during a product.
+    If the pieces stayed in the page cache, a result as large as the memory would evict operands that are still to be
+    read. Besides, a virtual machine is slow to provide pages that were unused for a while: for 2.4 GB that were written
+    during a product, providing the pages took 4.9 s of CPU time.
     """
     rows = max(1, PIECE // pitch)
     before: tuple[int, int] | None = None

@@ -1,7 +1,8 @@
 """Reads a matrix that is contiguous in a file at a URL. Many ranges of bytes are requested at the same time, which hides
 the latency.
 
-The formats npy, raw and safetensors use ``RangeSource``. The other formats use ``remote_file``, a buffered file.
+The formats npy, raw and safetensors use ``RangeSource``. The other formats use ``remote_file``, which opens a buffered
+file.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _HEADER = 64 << 10
 
 
 class _Piece(NamedTuple):
-    """Rows of a rectangle, or a part of one row, that are one range of bytes from ``begin`` to ``end``. They fill ``out``,
-    and begin ``pitch`` bytes apart."""
+    """Rows of a rectangle, or a part of one row, that are read as one range of bytes from ``begin`` to ``end``. The
+    rows begin ``pitch`` bytes apart and are copied to ``out``."""
 
     out: np.ndarray
     pitch: int
@@ -43,7 +44,9 @@ class _Piece(NamedTuple):
 
 
 class RangeSource:
-    """A ``Source`` for a matrix or array that is contiguous in a remote file. Any number of threads can read it."""
+    """A ``Source`` for a matrix or array that is contiguous in a remote file. Any number of threads can read from a
+    ``RangeSource``.
+    """
 
     parallel = True
 
@@ -79,12 +82,13 @@ class RangeSource:
     def fingerprint(self) -> str:
         """Return a digest of the layout, the URL, the size, and the etag or modification time.
 
-        Some HTTP servers report neither an etag nor a time. Then a change that does not change the size is not noticed.
+        If an HTTP server reports neither an etag nor a modification time, a change of the file that keeps its size is
+        not noticed.
         """
         return fingerprint(self._remote.identity(), str(self._layout))
 
     def close(self) -> None:
-        """Do nothing, because the connections belong to the file system object, which other files share."""
+        """Do nothing, because the connections belong to the file system object, which is shared with other files."""
 
 
 def _open_again(remote: Remote, layout: Any) -> RangeSource:

@@ -1,4 +1,6 @@
-"""The raw format: only the elements, row by row. The caller must state shape and dtype."""
+"""The raw format: a file that contains only the elements, row by row. The caller must state the shape and dtype of a
+raw file.
+"""
 
 from __future__ import annotations
 

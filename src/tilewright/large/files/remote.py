@@ -1,7 +1,8 @@
-"""Reads files and zarr stores at URLs through fsspec: their bytes by ranges, their properties, and the errors.
+"""Reads files and zarr stores at URLs through fsspec by ranges of bytes, reads their properties, and translates the
+errors of fsspec.
 
-Credentials are ``storage_options`` of the caller, or those that fsspec finds in its configuration and in the environment.
-No message contains credentials or the query of a URL, because the query may be a signature.
+Credentials come from the caller's ``storage_options``, or fsspec finds them in its configuration and in the
+environment. No message contains credentials or the query of a URL, because the query may be a signature.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def is_url(where: str) -> bool:
 
 
 def without_scheme(where: str) -> str:
-    """Return the path that a ``file://`` URL names, and any other text unchanged.
+    """Return the path that a ``file://`` URL names; return any other text unchanged.
 
     >>> without_scheme("file:///data/my%20a.npy"), without_scheme("a.npy"), without_scheme("s3://bucket/a.npy")
     ('/data/my a.npy', 'a.npy', 's3://bucket/a.npy')
@@ -47,7 +48,7 @@ def without_scheme(where: str) -> str:
 
 
 def local_path(where: str) -> Path | None:
-    """Return the path that a text names, which may be a ``file://`` URL. None for any other URL."""
+    """Return the path that a text names: a plain path or a ``file://`` URL. For any other URL, return None."""
     return None if is_url(where) else Path(without_scheme(where))
 
 
@@ -79,7 +80,7 @@ def _without_secrets(url: str) -> str:
 
 @dataclass(frozen=True)
 class Remote:
-    """A file or directory at ``url``, whose file system is opened with ``options``. The object can be sent to other
+    """A file or directory at ``url``, whose file system is opened with ``options``. A ``Remote`` can be sent to other
     processes.
     """
 
@@ -94,7 +95,7 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
+        """The last part of the URL's path."""
         return PurePosixPath(url_parts(self.url)[1]).name
 
     @cached_property
@@ -120,12 +121,12 @@ class Remote:
 
     @property
     def suffix(self) -> str:
-        """The suffix of the path, such as ".npy"."""
+        """The suffix of the URL's path, such as ".npy"."""
         return PurePosixPath(url_parts(self.url)[1]).suffix
 
     def connect(self) -> None:
-        """Connect to the file system. Raises UsageError for an unknown protocol, and UnavailableError if its library is not
-        installed.
+        """Connect to the file system. Raises UsageError if the protocol of the URL is unknown, and UnavailableError if
+        the library of the protocol is not installed.
         """
         _ = self._opened
 
@@ -140,7 +141,9 @@ class Remote:
         return self._opened[1]
 
     def size(self) -> int:
-        """The size of the file in bytes. Raises FileError if it is no file, or if the server cannot send parts of it."""
+        """The size of the file in bytes. Raises FileError if the URL is not that of a file, or if the server cannot
+        send parts of the file.
+        """
         with self.errors():
             info = self._info()
             size = info.get("size")
@@ -162,7 +165,9 @@ class Remote:
                 return False
 
     def read(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read several ranges of bytes, requested together. Raises FileError if the file ends before one of them."""
+        """Read several ranges of bytes, which are requested together. Raises FileError if the file ends before the end
+        of a range.
+        """
         with self.errors():
             if len(spans) == 1:
                 parts = [self.file_system.cat_file(self.path, start=spans[0][0], end=spans[0][1])]
@@ -179,10 +184,11 @@ class Remote:
         return parts
 
     def identity(self) -> list[Any]:
-        """Return the URL and those facts of the file that change with its contents: its size, and its etag or modification
-        times.
+        """Return the URL of the file and the facts about it that change with its contents: its size, and its etag or
+        modification times.
 
-        If there is an etag, the query of the URL is left out: it can be a signature, which differs in a later run.
+        If the file has an etag, the query of the URL is left out, because the query can be a signature that differs in
+        a later run.
         """
         begin, path, after = url_parts(self.url)
         with self.errors():
@@ -224,7 +230,7 @@ class Remote:
             self.refuse(error)
 
     def refuse(self, error: Exception) -> NoReturn:
-        """Raise the FileError for an exception of the file system."""
+        """Raise the FileError that corresponds to an exception of the file system."""
         raise FileError(f"{self} cannot be read: {self._reason(error)}") from error
 
     def _reason(self, error: BaseException) -> str:

@@ -45,7 +45,8 @@ _LONGEST_HEADER = 100_000_000
 
 
 class _TensorEntry(NamedTuple):
-    """The header's entry of a tensor: its bytes are from ``begin`` to ``end``, counted from the header's end."""
+    """The entry of a tensor in the header: the tensor has the bytes from ``begin`` to ``end``, counted from the end of
+    the header."""
 
     begin: int
     end: int

@@ -1,21 +1,23 @@
-"""Replaces an older result by the finished matrix. If the process is killed at any moment, neither is lost.
+"""Replaces an older result by the finished matrix. If the process is killed at any moment, neither the older result nor
+the matrix is lost.
 
-The finished matrix gets the name of the result by one system call, which fails if the name is taken. If the existing result
-may be overwritten, another system call exchanges the two files, and the old one is removed. So at every moment the name
-refers to a complete file. If the system cannot exchange two names, a file is replaced by one rename. A directory is first
-renamed to ``old``, and then for a moment the name refers to nothing.
+The finished matrix gets the name of the result by one system call, which fails if a file of this name exists. If the
+existing result may be overwritten, another system call exchanges the names of the two files, and the old file is
+removed. With these two system calls, the name of the result refers to a complete file at every moment. If the system
+cannot exchange two names, an old file is replaced by one rename. An old directory is first renamed to ``old``; until
+the new directory is renamed too, the name of the result refers to nothing.
 
-An existing empty file or directory may be replaced without ``overwrite``. It is also renamed to ``old`` first and checked
-afterwards, because no other process can then write to it under its old name.
+An existing empty file or directory may be replaced without ``overwrite``. An empty file or directory is also renamed to
+``old`` first and checked afterwards, because no other process can then write to it under its old name.
 
-If a process was killed during the replacement, ``settle_swap`` completes or undoes it. The names in the work directory show
-how far it came:
+If a process was killed during the replacement, ``settle_swap`` completes or undoes the replacement. The names in the
+work directory show how far the replacement came:
 
 - ``data``: the new matrix, which is unfinished, or finished and not renamed yet.
-- ``swap.N``, if N is its inode: the new matrix, which does not have the name of the result yet.
-- ``swap.N``, if N is not its inode: the old result, after the exchange.
-- ``old``: the old result, between two renames.
-- ``trash.N``: something that is being removed.
+- ``swap.N``, if N is the inode of this entry: the new matrix, which does not have the name of the result yet.
+- ``swap.N``, if N is not the inode of this entry: the old result, after the exchange.
+- ``old``: the old result, if the process was killed between two renames.
+- ``trash.N``: a file or directory that is being removed.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ Place = tuple[int, str]
 
 
 class OpenDirectories:
-    """The open work directory of ``output``, and the open directory that contains the target, as the descriptors ``fd`` and
-    ``parent``.
+    """The open work directory of ``output``, with the descriptor ``fd``, and the open directory that contains the
+    target, with the descriptor ``parent``.
     """
 
     fd = parent = -1
@@ -75,10 +77,10 @@ def path_through_descriptor(directory: int, path: Path) -> Path:
 
 
 def check_not_taken_over(unfinished: Path, inode: int) -> None:
-    """Raise FileError if the process that began the matrix at ``unfinished`` has finished or removed it since.
+    """Raise FileError if the process that began the matrix at ``unfinished`` has finished or removed the matrix.
 
-    A process that writes parts of another process's matrix calls this. If it was paused, it could otherwise write into the
-    finished result.
+    A process that writes parts of another process's matrix calls this function. Without this check, a process that was
+    paused for a while could write into the finished result.
     """
     with contextlib.suppress(OSError):
         if unfinished.stat().st_ino == inode:
@@ -89,7 +91,8 @@ def check_not_taken_over(unfinished: Path, inode: int) -> None:
 def put_in_place(work: OpenDirectories) -> None:
     """Give the finished matrix in the work directory the name of the result.
 
-    Raises FileError if an existing file of that name must not be lost. The matrix then stays in the work directory.
+    Raises FileError if an existing file with the name of the result must not be lost. After such a FileError the
+    finished matrix stays in the work directory.
     """
     work.output.check(kept_in=work.path)
     new_inode = inode_of(work.fd, DATA)
@@ -107,9 +110,9 @@ def put_in_place(work: OpenDirectories) -> None:
 
 
 def settle_swap(work: OpenDirectories) -> None:
-    """Complete or undo a replacement whose process was killed, and remove what it left behind.
+    """Complete or undo a replacement whose process was killed, and remove the files that the process left behind.
 
-    Raises FileError if this would lose a file, or if the target must not be replaced.
+    Raises FileError if a file would be lost, or if the target must not be replaced.
     """
     names = names_in(work.fd)
     new = next((name for name in names if name.startswith(_NEW)), None)
@@ -136,8 +139,8 @@ def settle_swap(work: OpenDirectories) -> None:
 
 
 def discard(directory: int, name: str) -> None:
-    """Remove a file or a directory tree, if it exists. It is renamed first, so that a partly removed tree never has that
-    name.
+    """Remove a file or a directory tree, if it exists. The entry is renamed first, so that a partly removed tree never
+    has the name ``name``.
     """
     entry_inode = inode_of(directory, name)
     if entry_inode is None:
@@ -154,8 +157,8 @@ def names_in(directory: int) -> list[str]:
 
 
 def inode_of(directory: int, name: str) -> int | None:
-    """Return the inode of a directory entry, or None if there is no such entry. For a link this is the inode of the link
-    itself.
+    """Return the inode of a directory entry, or None if there is no such entry. For a link, the inode of the link
+    itself is returned.
     """
     with contextlib.suppress(FileNotFoundError):
         return os.stat(name, dir_fd=directory, follow_symlinks=False).st_ino
@@ -163,7 +166,7 @@ def inode_of(directory: int, name: str) -> int | None:
 
 
 def is_new(directory: int, name: str) -> bool:
-    """Whether ``name`` is the new matrix before the exchange, and not the old result after it."""
+    """Whether ``name`` is the new matrix before the exchange, and not the old result after the exchange."""
     return name.startswith(_NEW) and inode_of(directory, name) == int(name.removeprefix(_NEW))
 
 

@@ -1,11 +1,12 @@
-"""Opens, recognises and locks ``NAME.tilewright``, the directory of an unfinished result next to the final file.
+"""Opens, recognises and locks ``NAME.tilewright``, the directory that contains an unfinished result and stands next to
+the final file.
 
-Nothing in this directory is reached through a link. The directory is opened by its name in the directory of the result,
-without following links, and everything inside is opened through its descriptor. A directory that contains other files is
-refused, and never emptied.
+Nothing in the work directory is reached through a link. The directory is opened without following links, by its name in
+the directory of the result, and everything inside is opened through the directory's descriptor. A directory
+``NAME.tilewright`` that contains files of other programs is refused, and never emptied.
 
-The unfinished matrix in the directory is begun or resumed, its disk space is reserved, and it is renamed when it is
-complete.
+This module also begins or resumes the unfinished matrix in the work directory, reserves disk space for the matrix, and
+renames the matrix when it is complete.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ _IN_IT = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class WorkDirectory(OpenDirectories):
-    """The work directory of a result, which is created if it does not exist. While it is open, no other process can open
-    it.
+    """The work directory of a result, which is created if it does not exist. While one process has a work directory
+    open, no other process can open it.
 
-    ``fd`` and ``parent`` are descriptors of the directory and of the directory that contains it. Opening it completes or
-    undoes a replacement whose process was killed (see ``swap``). Closing it removes the directory, unless it contains
-    something to resume. With ``only_look`` nothing is created, locked or changed, and ``fd`` is -1 if the directory does
-    not exist.
+    ``fd`` is the descriptor of the work directory, and ``parent`` that of the directory that contains it. Opening a
+    work directory completes or undoes a replacement whose process was killed (see ``swap``). Closing a work directory
+    removes it, unless it contains something to resume. With ``only_look`` nothing is created, locked or changed, and
+    ``fd`` is -1 if the directory does not exist.
 
     Raises FileError if the directory cannot be created, belongs to another process or user, or contains files that
     Tilewright did not write.
@@ -71,20 +72,20 @@ class WorkDirectory(OpenDirectories):
             raise
 
     def open(self, name: str, flags: int, mode: int = 0o666) -> int:
-        """Open a file or directory in the work directory, and return its descriptor. With O_CREAT the file must be new.
-        Links are refused.
+        """Open a file or directory in the work directory, and return its descriptor. With O_CREAT, the call fails if
+        the file exists. Links are refused.
         """
         exclusive = os.O_EXCL if flags & os.O_CREAT else 0
         return os.open(name, flags | exclusive | _IN_IT, mode, dir_fd=self.fd)
 
     def inode(self, name: str) -> int | None:
-        """Return the inode of the entry ``name`` in the work directory, or None if there is none."""
+        """Return the inode of the entry ``name`` in the work directory, or None if there is no such entry."""
         return None if self.fd < 0 else swap.inode_of(self.fd, name)
 
     @property
     def unfinished(self) -> int | None:
-        """The inode of the unfinished matrix, or None if there is none. This includes a matrix whose process was killed
-        before the exchange of names.
+        """The inode of the unfinished matrix, or None if there is no such matrix. A matrix whose process was killed
+        before the exchange of names is unfinished too.
         """
         names = [] if self.fd < 0 else swap.names_in(self.fd)
         return next((self.inode(name) for name in names if name == DATA or swap.is_new(self.fd, name)), None)
@@ -217,11 +218,12 @@ def _work_name(name: str, parent: int) -> str:
 
 
 class Partial:
-    """A new or unfinished file, or a directory if the format uses one. ``file`` is its descriptor and ``path`` its name.
+    """A new or unfinished file, or a directory if the format uses one. ``file`` is the descriptor of this file or
+    directory, and ``path`` its name.
 
-    ``resumed`` says whether the file existed and is continued. ``work`` is the open work directory of a journal, which the
-    caller closes. Without ``work``, this object opens and closes its own directory. The target may exist; only ``finish``
-    replaces it.
+    ``resumed`` says whether the file existed and is continued. ``work`` is the open work directory of a journal, which
+    the caller closes. Without ``work``, the ``Partial`` opens and closes a work directory itself. The target may exist
+    already; only ``finish`` replaces it.
     """
 
     def __init__(self, output: Output, resume: bool, work: WorkDirectory | None) -> None:
@@ -253,9 +255,10 @@ class Partial:
         self.file = self.work.open(DATA, how)
 
     def reserve(self, nbytes: int, *, allocate: bool = True) -> None:
-        """Reserve ``nbytes`` of disk space for the file. Without ``allocate``, only check that they are free.
+        """Reserve ``nbytes`` of disk space for the file. If ``allocate`` is False, only check that ``nbytes`` bytes are
+        free.
 
-        Raises FileError if they are not.
+        Raises FileError if fewer than ``nbytes`` are free.
         """
         there = os.fstat(self.file).st_blocks * 512 if allocate else 0
         free = free_bytes(self.path.parent)
@@ -274,8 +277,8 @@ class Partial:
             ) from None
 
     def finish(self) -> None:
-        """Give the file the name of the result. After this nothing can be written. Raises FileError if something would be
-        lost.
+        """Give the file the name of the result. After ``finish`` nothing can be written to the file. Raises FileError
+        if an existing file would be lost.
         """
         with os_errors(self.target, "written"):
             put_in_place(self.work)
@@ -284,7 +287,7 @@ class Partial:
         self.close()
 
     def close(self) -> None:
-        """Close the file, which stays on the disk."""
+        """Close the file, and leave it on the disk."""
         if self.file >= 0:
             os.close(self.file)
         self.file = -1
@@ -292,7 +295,9 @@ class Partial:
             self.work.close()
 
     def abandon(self) -> None:
-        """Close the file after an error. A new file is removed, and a file that was to be resumed stays."""
+        """Close the file after an error. A file that this run began is removed, and a file that it resumed stays on the
+        disk.
+        """
         if not self.resumed:
             with contextlib.suppress(OSError):
                 self.work.discard()

@@ -1,9 +1,9 @@
-"""Zarr arrays: a directory with one file for each chunk, read and written through the ``zarr`` library (version 3 or
-newer).
+"""The format of zarr arrays: a directory with one file for each chunk, which is read and written through the ``zarr``
+library (version 3 or newer).
 
-Results are written in zarr format 3, in square chunks without compression. The elements of a product use all bits of their
-mantissas, so compression would hardly make the files smaller, and it would take longer than the writing. A store at a URL
-is read through the library and fsspec.
+Results are written in zarr format 3, in square chunks without compression. The elements of a product use all bits of
+their mantissas, so compression would hardly make the files smaller, and it would take longer than writing the files. A
+store at a URL is read through the library and fsspec.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ _OF_A_GROUP = {"zarr_format", "node_type", "attributes"}
 
 
 def lost_from(path: Path, output: Output) -> str | None:
-    """Return a text that says what a directory contains besides one matrix, or None if there is nothing else.
+    """Return a text that says what a directory contains besides one matrix, or None if it contains only the matrix.
 
-    The groups on the path of a member are part of the matrix. Damaged metadata raise FileError or an exception of their
-    parser.
+    The zarr groups on the path of ``output.member`` count as part of the matrix. Damaged metadata raise FileError or an
+    exception of their parser.
     """
     here = path
     for part in [part for part in (output.member or "").strip("/").split("/") if part]:
@@ -188,7 +188,7 @@ _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
 class ZarrSource(ChunkedSource):
-    """A ``Source`` for an array of a store, in version 2 or 3 of the format."""
+    """A ``Source`` for an array in a zarr store, in version 2 or 3 of the zarr format."""
 
     parallel = True
 
@@ -227,8 +227,9 @@ class ZarrSource(ChunkedSource):
         """Return a digest of the metadata and of facts about the file of every chunk, which takes about 10 µs for each
         chunk.
 
-        At a URL it covers what the file system lists of every chunk. S3 and similar services list sizes and etags. Most
-        HTTP servers list only names or nothing, so a chunk that was overwritten is not noticed.
+        For a store at a URL, the facts about a chunk are those that the file system lists. S3 and similar services list
+        sizes and etags. Most HTTP servers list only names or nothing, so a chunk that is overwritten does not change
+        the fingerprint.
         """
         if isinstance(self.path, Remote):
             stored = json.dumps(self._array.metadata.to_dict(), sort_keys=True, default=str)
@@ -285,7 +286,7 @@ class ZarrWriter:
         self.sync([*sorted(chunks | {root / "zarr.json"}), *sorted(folders)])
 
     def sync(self, paths: list[Path]) -> None:
-        """Wait until these files and directories are on the disk."""
+        """Wait until the given files and directories are on the disk."""
         with os_errors(self._path, "written"):
             for path in paths:
                 if path.exists():
@@ -301,8 +302,8 @@ class ZarrWriter:
 def attach_zarr(path: Path, name: str | None) -> ZarrWriter:
     """Return a writer for an unfinished store that another process has begun and will finish.
 
-    The writer reaches the store through an open directory. So a process that was given up can never write into a later
-    store with the same path.
+    The writer reaches the store through the descriptor of an open directory. Because of the descriptor, a process that
+    the other processes have given up can never write into a later store with the same path.
     """
     with os_errors(path, "written"):
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -499,7 +500,7 @@ class RawChunks:
     """The chunk files of an uncompressed array. ``file(*index)`` is the path of a chunk; all chunks have the same size and
     are row-major.
 
-    All elements of a chunk without a file are ``fill``.
+    If a chunk has no file, all its elements have the value ``fill``.
     """
 
     file: Callable[..., Path]
@@ -517,7 +518,7 @@ class RawChunks:
     def write(self, first: Sequence[int], block: np.ndarray[Any, Any]) -> list[ArrayShape]:
         """Write ``block`` as the box that begins at ``first``, and return the indices of its chunks.
 
-        A chunk without a file first gets a file of zeros. Links are not followed. Raises OSError.
+        For a chunk that has no file yet, a file of zeros is created first. Links are not followed. Raises OSError.
         """
         written = []
         for box, part in pieces(first, block, self.sides) if block.size else ():
@@ -571,8 +572,8 @@ class RawChunks:
 def raw_chunks(array: Any) -> RawChunks | None:
     """Return the chunk files of a zarr array, or None if they cannot be read directly.
 
-    They cannot be read directly if they are compressed, in shards, in another order of bytes or elements, or not in local
-    files.
+    Chunks cannot be read directly if they are compressed, in shards, in another order of bytes or elements, or not in
+    local files.
     """
     from zarr.codecs import BytesCodec
     from zarr.storage import LocalStore

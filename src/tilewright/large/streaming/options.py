@@ -1,4 +1,4 @@
-"""The options of ``multiply`` in one object, checked when it is made."""
+"""Collects the options of ``multiply`` in one object, which checks them when it is created."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PRECISIONS = ("standard", "highest", "ieee", "fast")
 
 @dataclass(frozen=True)
 class Options:
-    """The keyword arguments of ``tilewright.multiply``, which documents them. The library chooses the options that are
-    None.
+    """The keyword arguments of ``tilewright.multiply``, which are documented there. Tilewright chooses the value of
+    every option that is None.
 
-    Raises UsageError for a precision that products in blocks do not have.
+    Raises UsageError for a precision that products computed in blocks cannot have.
     """
 
     memory: float | str | None = None

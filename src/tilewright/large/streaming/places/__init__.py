@@ -1,3 +1,3 @@
-"""The places that multiply blocks: the host's processor and GPUs, each with its memory and the memories that blocks pass
-through.
+"""Defines the places that multiply blocks: the host's processor and its GPUs, each with its memory and the buffers that
+blocks pass through.
 """

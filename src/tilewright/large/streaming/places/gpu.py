@@ -1,9 +1,9 @@
-"""A GPU that multiplies blocks. Blocks are copied through page-locked memory on separate streams, while others are
-multiplied.
+"""A GPU that multiplies blocks. Blocks are copied through page-locked memory on separate streams, while other blocks
+are multiplied.
 
-The operands may be in any memory or in files. Threads copy parts of a block to page-locked chunks, and the GPU copies from
-these without a thread. The streams of the GPU wait for each other without a thread; a thread waits only for a chunk that
-the GPU has not copied yet.
+The operands may be in any memory or in files. Threads of the host copy parts of a block to page-locked chunks of
+memory, and the GPU copies the chunks without a thread of the host. No thread is needed when one stream of the GPU waits
+for another; a thread waits only for a chunk that the GPU has not copied yet.
 
     threads     A to chunks │ B to chunks │ A to chunks │ …
     copy in        chunks to slot │ chunks to slot │ chunks to slot │ …
@@ -11,17 +11,17 @@ the GPU has not copied yet.
     copy out                                                           C to chunks │
     threads                                                              chunks to result
 
-Copies to the GPU take turns on several streams. So a block that waits for its slot (memory for one block) does not delay
-the rest of the previous block. One thread assigns chunks in the order of the loads. So a load that waits for its slot never
-holds a chunk that an earlier load needs, which must be done before the slot is free. A block that another GPU has is copied
-directly from that GPU (``peers``).
+Copies to the GPU take turns on several streams. Thanks to several streams, a block that waits for its slot (memory for
+one block) does not delay the rest of the previous block. One thread assigns chunks to loads in the order of the loads.
+Because of this order, a load that waits for its slot never holds a chunk that an earlier load needs; otherwise the two
+loads could wait for each other. A block that another GPU has loaded is copied directly from that GPU (``peers``).
 
-A step multiplies blocks as they are, or by their float16 parts. Each block is split once into parts, by the first step that
-reads it, and the parts are stored next to it. A GPU that copies a block from another one splits its copy too. Launches that
-multiply follow each other on one stream. A slot gets a new block only after the last step that reads it, so the parts
-remain valid until then.
+A step multiplies either the blocks themselves or their float16 parts. Each block is split into parts once, by the first
+step that reads the block, and the parts are stored next to it. A GPU that copies a block from another GPU splits its
+own copy. All kernels that multiply run on one stream, one after another. A slot gets a new block only after the last
+step that reads the old block, so the parts of the old block remain valid until this step is done.
 
-The rates of a GPU and its link are measured once for each GPU, kernel and dtype, and cached on disk.
+The rates of a GPU and of its link to the host are measured once for each GPU, kernel and dtype, and cached on disk.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ from .staging import CachedSources, Chunks, Ring, chunk_parts, shaped
 
 
 class Addresses(NamedTuple):
-    """The addresses of the blocks of a step in the GPU's memory. If there are float16 parts, those of an operand are stored
-    behind its block.
+    """The addresses of the blocks of a step in the GPU's memory. If a block has float16 parts, the parts are stored
+    behind the block.
     """
 
     a: int
@@ -90,7 +90,7 @@ def steps_on(gpu: Device, choice: Choice[CudaKernel], dtype: str) -> Steps:
 
 
 class PlainSteps:
-    """Multiplies blocks with a kernel that reads them as they are."""
+    """Multiplies blocks with a kernel that reads the blocks themselves."""
 
     def __init__(self, gpu: Device, choice: Choice[CudaKernel], dtype: str) -> None:
         self._gpu, self._choice, self._dtype = gpu, choice, dtype
@@ -107,7 +107,7 @@ class PlainSteps:
 
 
 class SplitSteps:
-    """Multiplies blocks with a kernel that reads their float16 parts."""
+    """Multiplies blocks with a kernel that reads the float16 parts of the blocks."""
 
     def __init__(self, gpu: Device, choice: Choice[CudaKernel]) -> None:
         self._gpu, self._choice, self._planes = gpu, choice, PLANES[choice.compute]
@@ -152,7 +152,8 @@ SLOT_ALIGNMENT = 256
 
 
 class GpuPlace:
-    """A GPU that multiplies blocks in slots of its memory. ``sources`` reads A and B, and ``sink`` writes C.
+    """A GPU that multiplies blocks in slots of its memory. ``sources`` reads blocks of A and B, and ``sink`` writes
+    tiles of C.
 
     ``workers`` threads copy to and from the page-locked chunks. ``peers`` are the GPUs, including this one, that copy
     blocks of the same product from each other.
@@ -260,7 +261,9 @@ class GpuPlace:
             job.result()
 
     def close(self) -> None:
-        """Wait for all work in progress, including copies from this GPU to others, and release everything."""
+        """Wait for all work in progress, including copies from this GPU to others, and release all memory and streams
+        of this place.
+        """
         try:
             self._peers.settle()
             self._gpu.make_current()
@@ -335,7 +338,8 @@ class GpuPlace:
 
 
 class _GpuEvents:
-    """Spans between events of streams, added to the host's events, in seconds of the host's clock, when all work is done."""
+    """Time spans between events of the GPU's streams; when all work is done, they are added to the host's events in
+    seconds of the host's clock."""
 
     def __init__(self, gpu: Device, host: Events) -> None:
         self.host = host
@@ -347,7 +351,7 @@ class _GpuEvents:
         self._spans.append((track, name, begun, end))
 
     def report(self) -> None:
-        """Add all spans that ended to the host's events; the GPU must be idle."""
+        """Add all time spans that have ended to the host's events. The GPU must be idle when ``report`` is called."""
         # A host that is busy learns late of an event: the earlier reading is nearer, and no span ends after this one.
         last, last_s = self._now()
         zero_s = min(self._zero_s, last_s - last.since(self._zero))
@@ -395,12 +399,13 @@ ROOMY = 8
 
 @dataclass(frozen=True)
 class GpuRates:
-    """The measured rates of a GPU, its link and the host's memory.
+    """The measured rates of a GPU, of its link to the host and of the host's memory.
 
-    ``flops`` are the operations a second of a kernel whose waves are full. ``wave`` and ``wave_s`` are those of
-    ``cost.Rates``. Rates of copies are in bytes a second: over the link between page-locked memory and the GPU, in each
-    direction; and between other host memory and page-locked memory, by the threads of one GPU (``stage_bytes``) and by all
-    threads together. ``split_s`` is the time for splitting one copied byte of float32, and 0 if operands are not split.
+    ``flops`` is the number of operations a second of a kernel whose waves are full. ``wave`` and ``wave_s`` have the
+    same meaning as in ``cost.Rates``. The rates of copies are in bytes a second. ``in_bytes`` and ``out_bytes`` are the
+    rates over the link between page-locked memory and the GPU. ``stage_bytes`` is the rate between other host memory
+    and page-locked memory with the threads of one GPU, and ``most_stage_bytes`` the rate with all threads. ``split_s``
+    is the time for splitting one copied byte of float32, or 0 if operands are not split.
     """
 
     flops: float
@@ -414,10 +419,10 @@ class GpuRates:
 
 
 def gpu_rates(gpu: Device, choice: Choice[CudaKernel], dtype: str, room: int) -> GpuRates:
-    """Return the rates of ``gpu``, from the cache or measured.
+    """Return the rates of ``gpu``, either from the cache or from a measurement.
 
-    A measurement takes half a second, and the time to compile the kernel. It takes at most ``room`` bytes of the host's
-    memory. If ``room`` is smaller than ROOM, the measured rates are not cached.
+    A measurement takes half a second in addition to the time to compile the kernel, and at most ``room`` bytes of the
+    host's memory. If ``room`` is smaller than ROOM, the measured rates are not cached.
     """
     of_kernel = choice.kernel.source_hash, sorted(choice.params.items())
     key = fingerprint(gpu.name, gpu.pci_bus_id, *of_kernel, dtype, Path(__file__))

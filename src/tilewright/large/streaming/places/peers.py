@@ -1,8 +1,9 @@
-"""Copies blocks between GPUs: a block that another GPU has is copied over their link and not read from the host again.
+"""Copies blocks between GPUs: a block that another GPU has is copied over the link between the two GPUs and not read
+from the host again.
 
-The GPU that loads a block first lends it: other GPUs copy the block from its memory as soon as it has arrived. The lender
-overwrites the block only after these copies are done. Every wait is for work that was submitted before the wait, on any
-GPU. So GPUs cannot wait for each other in a circle.
+The first GPU that loads a block lends it: other GPUs copy the block from the memory of this GPU as soon as the block
+has arrived there. The lender overwrites the block only after all copies from it are done. A GPU waits only for work
+that was submitted, to any GPU, before the wait. Because of this rule, GPUs cannot wait for each other in a circle.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from ..plan.grid import OperandBlock
 class LentBlock:
     """A block in the memory of a GPU that other GPUs may copy.
 
-    ``done`` gets the event of its arrival as soon as all copies of the block are submitted. ``readers`` get the events that
-    signal that another GPU has copied the block.
+    ``done`` gets the event that signals the arrival of the block, as soon as all copies that load the block are
+    submitted. ``readers`` get the events that signal that another GPU has copied the block.
     """
 
     block: OperandBlock
@@ -36,14 +37,14 @@ class LentBlock:
     readers: list[Future[Event]] = field(default_factory=list)
 
     def arrived(self, event: Event) -> None:
-        """Set ``done`` to the event that signals that the block has arrived. The event is on the stream that loads the
-        block.
+        """Set ``done`` to the event that signals that the block has arrived. The event is recorded on the stream that
+        loads the block.
         """
         with contextlib.suppress(InvalidStateError):  # ``refuse`` was called meanwhile
             self.done.set_result(event)
 
     def refuse(self, error: BaseException) -> None:
-        """Make all waits for the block raise ``error``, because it will not arrive."""
+        """Make all waits for the block raise ``error``, because the block will not arrive."""
         with contextlib.suppress(InvalidStateError):
             self.done.set_exception(error)
 
@@ -76,8 +77,9 @@ class Peers:
     ) -> tuple[LentBlock, LentBlock | None, list[Future[Event]]]:
         """Record that ``gpu`` is about to load ``block`` into the memory at ``address``.
 
-        Returns the lent block; the lent block of another GPU to copy from, if there is one, whose memory stays unchanged
-        until this copy is done; and the copies that still read the previous block at ``address``.
+        Returns three values: the lent block of ``gpu``; the lent block of another GPU from which to copy, or None; and
+        the copies that still read the previous block at ``address``. The memory of the other GPU's block stays
+        unchanged until the copy from it is done.
         """
         own = LentBlock(block, gpu, address, nbytes)
         with self._lock:
@@ -91,9 +93,9 @@ class Peers:
         return own, None if lender is own else lender, [] if before is None else before.readers
 
     def settle(self) -> None:
-        """End all copies between the GPUs. After this each GPU may free its memory.
+        """End all copies between the GPUs. After ``settle`` each GPU may free its memory.
 
-        Waits for a block that will not arrive raise LaunchError. Raises the errors of the GPUs.
+        Waits for a block that will not arrive raise LaunchError. Raises the errors that occurred on the GPUs.
         """
         members, self._members = self._members, []
         for member in members:

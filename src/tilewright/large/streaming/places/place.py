@@ -1,4 +1,6 @@
-"""The interface of a place (a CPU or GPU that multiplies blocks in its memory), and the list of events that it records."""
+"""Defines the interface of a place (a CPU or GPU that multiplies blocks in its memory), and the list of events that a
+place records.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ Token = Any
 
 
 class Place(Protocol):
-    """A CPU or GPU that multiplies blocks. It has slots, each of which holds one block, and copies blocks between them and
-    the matrices.
+    """A CPU or GPU that multiplies blocks. A place has slots, each of which holds one block, and copies blocks between
+    the slots and the matrices.
 
-    ``load`` and ``multiply`` may return before their work is done. They return tokens, and a later call waits for the work
-    of the tokens that it gets. When ``store`` returns, its work is done. Each of the three methods is called by its own
-    thread.
+    ``load`` and ``multiply`` may return before their work is done. ``load`` and ``multiply`` return tokens, and a later
+    call waits for the work of the tokens that are passed to it. When ``store`` returns, its work is done. ``load``,
+    ``multiply`` and ``store`` are each called by a thread of their own.
     """
 
     def load(self, load: Load, after: Token) -> Token:
@@ -43,7 +45,9 @@ class Place(Protocol):
 
 @dataclass
 class Events:
-    """A list of what one place did and when. ``place`` names it, such as "cpu" or "cuda:0". Any thread may add events."""
+    """A list of the operations of one place and their times. ``place`` is the name of the place, such as "cpu" or
+    "cuda:0". Any thread may add events.
+    """
 
     place: str = "cpu"
     start_s: float = field(default_factory=time.perf_counter)
@@ -64,10 +68,10 @@ class Events:
         return time.perf_counter() - self.start_s
 
     def add(self, track: str, name: str, start_s: float, end_s: float) -> None:
-        """Record what a thread or stream (``track``) did between two times, in seconds of the host's clock."""
+        """Record an operation of a thread or stream (``track``) between two times, in seconds of the host's clock."""
         with self._lock:
             self.events.append(Piece(self.place, track, name, start_s, end_s))
 
     def at(self, place: str) -> Events:
-        """Return a view of the same list, with the same clock, for another place."""
+        """Return an ``Events`` for another place, which shares the list and the clock."""
         return Events(place, self.start_s, self.events, self._lock)

@@ -1,7 +1,7 @@
-"""Chooses the devices that compute a product in blocks, the memory that each may use, and the rates. Also the CPU as a
-place.
+"""Chooses the devices that compute a product in blocks, and determines the memory that each device may use and its
+rates. This module also defines the place of the CPU.
 
-On the CPU, blocks are read into the host's memory, and multiplied there by the kernels for CPUs.
+On the CPU, blocks are read into the host's memory and multiplied there by kernels for CPUs.
 """
 
 from __future__ import annotations
@@ -51,12 +51,13 @@ from .staging import CachedSources, Chunks
 
 
 class HostPlace:
-    """The CPU as a place: it multiplies blocks in slots of this process's memory. ``sources`` are A and B, and ``sink`` is
-    C.
+    """The place that multiplies blocks on the CPU, in slots of this process's memory. ``a`` and ``b`` are the operands,
+    and ``sink`` receives C.
 
-    If a source is stored column by column, its blocks are stored so too. If only one triangle of a symmetric C is computed
-    (``plan.triangle``), tiles on the diagonal compute a triangle, and the other tiles are written to both sides of the
-    diagonal. If a block of B is the transpose of a block of A that is in a slot, it is copied from there.
+    If an operand is stored column by column, its blocks are stored column by column too. If only one triangle of a
+    symmetric C is computed (``plan.triangle``), only a triangle of each tile on the diagonal is computed, and the other
+    tiles are written to both sides of the diagonal. If a block of B is the transpose of a block of A that is in a slot,
+    the block of B is copied from this slot.
     """
 
     def __init__(
@@ -132,8 +133,9 @@ class HostPlace:
 def triangle_products(run: Callable[..., Product], symmetry: Symmetry) -> dict[tuple[bool, bool], Product]:
     """Return the functions that multiply the blocks of a tile on the diagonal of a symmetric or Hermitian C.
 
-    There is one function for each combination of: is the block the first of its tile, and is it the last. Only after the
-    last block is the computed triangle copied to the other side. ``run`` is ``runner`` with a kernel, a dtype and threads.
+    The keys of the dictionary are pairs of bools: whether a block is the first block of its tile, and whether it is the
+    last. The computed triangle is copied to the other side of the diagonal only after the last block. ``run`` is the
+    function ``runner`` with given kernel, dtype and threads.
     """
     both = False, True
     return {
@@ -143,7 +145,8 @@ def triangle_products(run: Callable[..., Product], symmetry: Symmetry) -> dict[t
 
 
 def write_both_sides(sink: Sink, rows: slice, columns: slice, c: np.ndarray[Any, Any], *, hermitian: bool) -> None:
-    """Write a finished tile of a symmetric C, or of a Hermitian C with ``hermitian``, to both sides of the diagonal.
+    """Write a finished tile of a symmetric C, or of a Hermitian C if ``hermitian`` is set, to both sides of the
+    diagonal.
 
     A tile on the diagonal is first made exactly symmetric or Hermitian.
     """
@@ -183,7 +186,8 @@ READ_SHARE = 1 / 8
 class Placement:
     """The devices and the kernel that compute a product: the CPU with ``threads`` threads, or each of ``gpus``.
 
-    ``room`` is the limit within which blocks must fit. ``memory`` is the number of bytes of host memory that may be used.
+    ``room`` is the memory in which blocks must fit. ``memory`` is the number of bytes of host memory that the product
+    may use.
     """
 
     choice: Choice[Any]
@@ -195,17 +199,21 @@ class Placement:
 
     @property
     def names(self) -> list[str]:
-        """The devices, such as "cuda:0"; "cpu" if there are no GPUs."""
+        """The names of the devices, such as "cuda:0"; only "cpu" if the placement has no GPUs."""
         return [f"cuda:{gpu.ordinal}" for gpu in self.gpus] or ["cpu"]
 
     @property
     def summary(self) -> str:
-        """An empty line, because the workers of a cluster are described here and there are none."""
+        """An empty text. The ``summary`` of a placement on a cluster describes the workers, but this placement has no
+        workers.
+        """
         return ""
 
     @property
     def triangle(self) -> bool:
-        """Whether only one triangle of a symmetric C is computed and then copied. GPUs always compute all of C."""
+        """Whether only one triangle of a symmetric C is computed and then copied. False for GPUs, which always compute
+        all of C.
+        """
         return not self.gpus and self.choice.kernel.triangle
 
     @property
@@ -216,8 +224,8 @@ class Placement:
         return f"{kernel.name} {fingerprint(kernel.source_hash, dict(self.choice.params), blocking, *also)}"
 
     def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:
-        """Return the rates of one device for blocks of ``dtype``. Reading the operands and writing the result are measured
-        now, in half a second.
+        """Return the rates of one device for blocks of ``dtype``. The rates of reading the operands and of writing the
+        result are measured in this call, which takes half a second.
         """
         if not self.gpus:
             return host_rates((a, b), out, self.choice.kernel, dtype, self.threads, max(0, self.room.place))
@@ -241,7 +249,7 @@ class Placement:
         )
 
     def places(self, plan: StreamPlan, a: Source, b: Source, sink: Sink, events: Events) -> Iterator[Place]:
-        """Create a place for each region of the plan, and allocate its memory."""
+        """Create a place for each region of the plan, and allocate the memory of each place."""
         if not self.gpus:
             yield HostPlace(plan, a, b, sink, kernel=self.choice.kernel, threads=self.threads, events=events.at("cpu"))
             return
@@ -270,7 +278,7 @@ def place_product(sources: Sequence[Source], dtype: np.dtype[Any], options: Opti
     any.
 
     Raises UsageError for any other device; UnavailableError if there is no GPU, or no machine code for the CPU; and
-    MemoryLimitError if the memory limit leaves nothing for blocks.
+    MemoryLimitError if the memory limit leaves no memory for blocks.
     """
     limit = None if options.memory is None else parse_bytes("memory", options.memory)
     gpus = _gpus(_device_for(dtype, options.device))
@@ -332,7 +340,8 @@ def _left(limit: int, reserved: int) -> int:
 
 @functools.lru_cache(maxsize=4096)  # a search for cuts asks again
 def step_bytes(kernel: Kernel, dtype: str, threads: int, m: int, n: int, k: int) -> int:
-    """Return the bytes that a kernel needs in addition to its blocks for a step of this size: workspace and counters.
+    """Return the number of bytes that a kernel needs in addition to the blocks for a step of this size: workspace and
+    counters.
 
     The elements of the workspace may be wider than ``dtype``.
     """
@@ -341,7 +350,9 @@ def step_bytes(kernel: Kernel, dtype: str, threads: int, m: int, n: int, k: int)
 
 
 def read_bytes(sources: Sequence[Source], limit: int) -> int:
-    """Return the most bytes that one read of an operand takes. Under a small memory limit the reads are made smaller."""
+    """Return the largest number of bytes that one read of an operand allocates. If the memory limit is small, reads are
+    made smaller.
+    """
     for source in sources:
         if hasattr(source, "read_within"):
             source.read_within(int(READ_SHARE * limit))
@@ -381,7 +392,7 @@ def _step_on_gpu(choice: Choice[Any], shape: tuple[int, int, int], limit: int | 
 
 
 def parse_bytes(name: str, value: float | str) -> int:
-    """Return a number of bytes that is given as a number or as a text such as "4GiB", "500 MB" or "1.5G".
+    """Convert a number, or a text such as "4GiB", "500 MB" or "1.5G", to a number of bytes.
 
     >>> parse_bytes("memory", "4GiB"), parse_bytes("memory", "1.5k"), parse_bytes("memory", 1e9)
     (4294967296, 1536, 1000000000)

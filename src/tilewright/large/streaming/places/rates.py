@@ -1,4 +1,4 @@
-"""Measures the rates of a place: operations a second, and bytes a second that are copied in and out."""
+"""Measures the rates of a place: operations a second, and bytes a second that are copied to the place and from it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ WRITE_ROW = 32 << 10
 def host_rates(sources: Sequence[Source], out: Any, kernel: Kernel, dtype: str, threads: int, room: int) -> Rates:
     """Return the rates of the CPU with this kernel, while one thread reads blocks and the others multiply.
 
-    No measurement takes more than ``room`` bytes. Rates that cannot be measured within this limit are assumed.
+    No measurement takes more than ``room`` bytes of memory. Rates that cannot be measured within this limit are
+    assumed.
     """
     from ....cpu.runtime.peaks import (  # imports Numba, which a product on a GPU does not need
         bandwidth_gbs,
@@ -86,16 +87,16 @@ def kc_of(kernel: Kernel, dtype: str) -> int:
 
 
 def result_bytes(sources: Sequence[Source], dtype: str) -> int:
-    """Return the bytes of the result."""
+    """Return the number of bytes of the result of a product."""
     return sources[0].shape[0] * sources[1].shape[1] * np.dtype(dtype).itemsize
 
 
 def read_rate(source: Source, dtype: str, workers: int, room: int, nbytes: int = PROBE_BYTES) -> float:
-    """Measure how many bytes a second ``workers`` threads read from a matrix, counted in the product's ``dtype``. This
-    takes 0.2 s.
+    """Measure how many bytes a second ``workers`` threads read from a matrix, counted in the product's ``dtype``. The
+    measurement takes 0.2 s.
 
-    Each read has ``nbytes`` bytes, or one chunk of the file if chunks are larger. The measurement takes at most ``room``
-    bytes of memory.
+    Each read has ``nbytes`` bytes, or the size of one chunk of the file if chunks are larger. The measurement takes at
+    most ``room`` bytes of memory.
     """
     if getattr(source, "by_columns", False):  # as blocks are read of it
         source = cast(AxesSource, source).transposed
@@ -140,10 +141,10 @@ def read_rate(source: Source, dtype: str, workers: int, room: int, nbytes: int =
 
 
 def write_rate(out: Any, sources: Sequence[Source], dtype: str, room: int) -> float:
-    """Return how many bytes of a result a second can be written. For files this is measured, within ``room`` bytes of
-    memory.
+    """Return how many bytes of a result a second can be written. For files this rate is measured, with at most ``room``
+    bytes of memory.
 
-    For a result in memory it is one third of the memory's bandwidth.
+    For a result in memory the rate is one third of the memory's bandwidth.
     """
     if isinstance(out, (str, os.PathLike)):
         most, pitch = int(WRITE_SHARE * result_bytes(sources, dtype)), sources[1].shape[1] * np.dtype(dtype).itemsize
@@ -184,8 +185,9 @@ def _disk_rate(folder: Path, most: int, pitch: int, nbytes: int) -> float:
 
 
 def copy_workers(gpus: int = 1) -> int:
-    """Return the number of threads that copy blocks for each of several GPUs: together three quarters of the processors.
+    """Return the number of threads that copy blocks for each GPU; the threads of all GPUs use about three quarters of
+    the cores.
 
-    The threads that follow the schedules need the other processors.
+    The other cores are left to the threads that carry out the schedules.
     """
     return max(2, min(16, machine().usable_cores * 3 // 4 // gpus))

@@ -1,4 +1,4 @@
-"""Memory of the host between files and a GPU: staging buffers, and a cache of blocks.
+"""Manages the host's memory through which blocks pass from files to a GPU: staging buffers and a cache of blocks.
 
 Staging buffers are page-locked chunks, through which blocks are copied to a GPU and back. Blocks of files are cached if
 they will be loaded again.
@@ -26,8 +26,8 @@ from ..plan.stream import StreamPlan
 
 @dataclass(frozen=True)
 class Chunks:
-    """The sizes of the page-locked memory: bytes of a chunk, number of chunks for copies to the GPU
-    and for copies from it.
+    """The sizes of the page-locked memory: the bytes of a chunk, the number of chunks for copies to the GPU, and the
+    number of chunks for copies from it.
     """
 
     size: int = 16 << 20
@@ -51,8 +51,8 @@ class Chunks:
 
 
 class Ring:
-    """Chunks of memory that are used in turn. A chunk is allocated at its first use, and the thread that uses it page-locks
-    it.
+    """Chunks of memory that are used in turn. A chunk is allocated at its first use and page-locked by the thread that
+    uses it.
     """
 
     def __init__(self, pages: HostPages, count: int, size: int) -> None:
@@ -62,7 +62,9 @@ class Ring:
         self._busy: dict[int, Future[Any]] = {}
 
     def take(self) -> np.ndarray[Any, Any]:
-        """Return the next chunk, after the last job that used it is done. Raises the error of that job."""
+        """Wait until the last job that used the next chunk is done, and return this chunk. If this job failed, its
+        error is raised.
+        """
         number, self._taken = self._taken % self._count, self._taken + 1
         if number == len(self._chunks):
             self._chunks.append(self._pages.take(self._size))
@@ -73,7 +75,9 @@ class Ring:
         return chunk
 
     def give(self, chunk: np.ndarray[Any, Any], job: Future[Any]) -> None:
-        """Release a chunk. It is free when ``job`` is done and the event that the job returns, if any, has occurred."""
+        """Release a chunk. The chunk is free when ``job`` is done and the event that the job returns, if any, has
+        occurred.
+        """
         self._busy[chunk.ctypes.data] = job
 
     def close(self) -> None:
@@ -84,7 +88,9 @@ class Ring:
 
 
 def chunk_parts(rows: slice, columns: slice, itemsize: int, chunk: int) -> Iterator[tuple[slice, slice]]:
-    """Yield parts of a rectangle that fit in a chunk and are contiguous in a slot: whole rows, or pieces of a longer row."""
+    """Yield parts of a rectangle that fit in a chunk and are contiguous in a slot: several whole rows, or a piece of a
+    row that is longer than a chunk.
+    """
     width = min(columns.stop - columns.start, max(1, chunk // itemsize))
     step = max(1, chunk // (width * itemsize))
     for top, left in itertools.product(range(rows.start, rows.stop, step), range(columns.start, columns.stop, width)):
@@ -104,7 +110,8 @@ class CachedSources:
     """Reads A and B through a cache in the host's memory, so that each block is read from its file as rarely as the cache
     allows.
 
-    ``cached`` was computed in advance. It says which loads find their block in the cache, and which loads store it there.
+    The plan ``cached`` of the cache was computed in advance. ``cached`` says which loads find their block in the cache,
+    and which loads store their block there.
     """
 
     def __init__(self, plan: StreamPlan, cached: HostCache, sources: Mapping[str, Source]) -> None:
@@ -115,13 +122,13 @@ class CachedSources:
         self._last: dict[int, list[Future[Any]]] = {}
 
     def begin(self, load: Load) -> None:
-        """Wait until no copy reads or writes the part of the cache that this load will use. Loads begin in order."""
+        """Wait until no copy reads or writes the slot of the cache that this load will use. Loads begin in order."""
         slot = self._slot(load)
         if slot is not None:
             wait(self._last.pop(slot, []))
 
     def began(self, load: Load, copies: list[Future[Any]]) -> None:
-        """Record that ``copies`` are all jobs that copy the block of ``load``."""
+        """Record ``copies``, which are all jobs that copy the block of ``load``."""
         slot = self._slot(load)
         if slot is not None:
             self._last[slot] = copies

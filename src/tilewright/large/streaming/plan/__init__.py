@@ -1,3 +1,3 @@
-"""Plans a product that is larger than a memory: how it is cut, in which order its blocks are moved, and how long that
-takes.
+"""Plans a product that does not fit in memory: how it is cut into blocks, in which order the blocks are copied, and how
+long the product takes.
 """

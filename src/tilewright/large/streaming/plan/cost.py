@@ -1,7 +1,8 @@
 """Predicts the time of a schedule from measured rates of copying and multiplying.
 
-Loads, multiplications and stores are three ordered lists. An entry begins when the previous entry of its list is done and
-everything that it waits for is done. So one pass over the schedule gives the time.
+A schedule has three ordered lists: loads, multiplications and stores. An entry begins when the previous entry of its
+list and all entries that it waits for are done. Because of this order, one pass over the schedule gives the time of the
+product.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ class Rates:
     the schedule.
 
     The place receives ``in_bytes`` a second from the host's memory, and copies out ``out_bytes`` a second. Operands are
-    read at ``read_bytes`` a second, which is inf if they are in the host's memory. To cache a block in the host's memory
+    read at ``read_bytes`` a second, which is inf if they are in the host's memory. Caching a block in the host's memory
     costs a read and a copy at ``stage_bytes`` a second.
 
-    ``wave`` is (rows, columns, number) of the kernel's tiles that are computed at the same time. A last wave that is not
-    full takes as long as a full one. For each ``depth`` elements of k, a wave takes ``wave_s`` in addition to its
-    operations, for reading and writing C. ``copy_s`` is the computing time that a copied byte costs, if the same processors
-    copy and multiply or if blocks are split after the copy. ``row_s`` is the cost of a row of a tile that is written to a
-    file.
+    ``wave`` contains the rows and the columns of the kernel's tiles, and the number of tiles that are computed at the
+    same time. A last wave with fewer tiles takes as long as a full wave. For each ``depth`` elements of k, a wave takes
+    ``wave_s`` in addition to its operations, for reading and writing C. ``copy_s`` is the computing time that a copied
+    byte costs, if the same processors copy and multiply or if blocks are split after the copy. ``row_s`` is the time
+    that each row of a tile costs in addition if it is written to a file.
 
-    All places together read at most ``most_read_bytes`` a second, which may be more than one place can read, and write at
-    most ``write_bytes`` a second. With ``peers`` the places copy blocks from each other, so that each block is read once.
+    All places together read at most ``most_read_bytes`` a second, which may be more than one place can read, and write
+    at most ``write_bytes`` a second. If ``peers`` is set, the places copy blocks from each other, so that each block is
+    read only once.
     """
 
     flops: float
@@ -51,12 +53,12 @@ class Rates:
     peers: bool = False
 
     def shared(self, places: int) -> Rates:
-        """Return the rates of each of ``places`` places that work at the same time."""
+        """Return the rates of one place if ``places`` places work at the same time."""
         reading = min(self.read_bytes, (self.most_read_bytes or self.read_bytes) / places)
         return replace(self, read_bytes=reading, write_bytes=self.write_bytes / places)
 
     def compute_s(self, m: int, n: int, k: int) -> float:
-        """Return the seconds of one step: k elements of the sum of a tile of m×n."""
+        """Return the seconds of one step, which multiplies an m×k block by a k×n block."""
         rows, columns, at_once = self.wave
         waves = math.ceil(math.ceil(m / rows) * math.ceil(n / columns) / at_once)
         passes = 1 if self.depth is None else math.ceil(k / self.depth)
@@ -64,7 +66,7 @@ class Rates:
 
 
 class TimeSpan(NamedTuple):
-    """When an entry of the schedule begins and ends, in seconds from the start."""
+    """The times at which an entry of the schedule begins and ends, in seconds from the start."""
 
     start_s: float
     end_s: float
@@ -72,11 +74,12 @@ class TimeSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """The predicted time of a schedule, and the bytes that it moves.
+    """The predicted time of a schedule, and the bytes that the schedule moves.
 
     ``compute_s`` is the time of the multiplications alone. The first multiplication begins after ``first_s``, and the
-    product ends ``last_s`` after the last multiplication. No multiplication hides these two times. ``read_bytes`` are the
-    bytes that are read from the operands; the rest of ``in_bytes`` comes from the host's cache or from other places.
+    product ends ``last_s`` after the last multiplication. Nothing is multiplied during ``first_s`` and ``last_s``.
+    ``read_bytes`` are the bytes that are read from the operands; the rest of ``in_bytes`` comes from the host's cache
+    or from other places.
     """
 
     loads: list[TimeSpan]
@@ -98,7 +101,7 @@ class Cost:
 
     @property
     def first_s(self) -> float:
-        """The seconds until the first multiplication begins."""
+        """The seconds from the first load to the first multiplication."""
         return self.multiplies[0].start_s if self.multiplies else 0.0
 
     @property
@@ -108,8 +111,8 @@ class Cost:
 
     @property
     def exposed_s(self) -> float:
-        """The seconds between the first multiplication and the last in which none runs, because
-        blocks are not loaded yet.
+        """The seconds between the first and the last multiplication in which no multiplication runs, because blocks are
+        not loaded yet.
         """
         return max(0.0, self.total_s - self.first_s - self.last_s - self.compute_s)
 
@@ -125,10 +128,10 @@ def cost(
 ) -> Cost:
     """Return the cost of a schedule for elements of ``itemsize`` bytes.
 
-    ``cached`` says which blocks are cached on the host. ``places_per_block`` is, for each operand, the number of places
-    that share one read of a block, so that this place counts only its part of the bytes. If only a ``triangle`` of C is
-    computed, a tile on the diagonal takes half the operations and needs no blocks of B, and every other tile is written
-    twice.
+    ``cached`` says which blocks are cached on the host. For each operand, ``places_per_block`` is the number of places
+    that share one read of a block; of the bytes that are read, only the part of one place is counted. If only a
+    ``triangle`` of C is computed, a tile on the diagonal takes half as many operations as another tile and needs no
+    blocks of B, and every other tile is written twice.
     """
     grid = schedule.grid
     computing = functools.cache(rates.compute_s)  # of few shapes
@@ -167,7 +170,7 @@ def cost(
 
 
 class _Spans:
-    """The spans of a list of the schedule, one after another."""
+    """The time spans of the entries of one list of the schedule, one after another."""
 
     def __init__(self) -> None:
         self.spans: list[TimeSpan] = []

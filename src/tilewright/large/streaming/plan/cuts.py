@@ -1,4 +1,6 @@
-"""Candidates for a plan: ways to cut a product and to divide a memory among its blocks, and bounds of their times."""
+"""Lists candidates for a plan: ways to cut a product and to divide the memory among its blocks, and bounds of the time
+of each way.
+"""
 
 from __future__ import annotations
 
@@ -37,18 +39,19 @@ MOST_PLANNED = 500_000
 class Room:
     """The memory within which the blocks of a grid must fit, and rules for the sizes of blocks.
 
-    ``place`` is the number of bytes where blocks are multiplied, and ``host`` the number of bytes of host memory for blocks
-    that are read again. ``place`` is negative if the caller's limit is too small for anything. ``reserved`` bytes of the
-    limit are used by threads and ``buffers``. ``workspace(m, n, k)`` is the part of ``place`` that the kernel needs for a
-    step of this size. ``planes`` is the number of float16 matrices that are stored next to each block of A or B.
+    ``place`` is the number of bytes in the memory where blocks are multiplied, and ``host`` the number of bytes of host
+    memory for blocks that are read again. ``place`` is negative if the caller's limit is too small even without any
+    blocks. ``reserved`` is the part of the limit that threads and ``buffers`` use. ``workspace(m, n, k)`` is the part
+    of ``place`` that the kernel needs for a step of this size. ``planes`` is the number of float16 parts that are
+    stored next to each block of A or B.
 
     The sides of tiles are multiples of ``grain``. Blocks that begin and end at multiples of ``chunk`` are preferred,
-    because a chunk of a file that is cut is read and decoded once for each of its parts. ``files`` says that the CPU reads
-    operands from files.
+    because a chunk of a file that is divided among several blocks is read and decoded once for each block. ``files``
+    says that the CPU reads operands from files.
 
-    The order of additions must not depend on the grid that is chosen. So a step is a whole number of the parts of at most
-    ``kc`` elements that the kernel sums (see ``Grid``), or all grids have the same ``step``. A ``step`` of 0 means that any
-    step may be chosen.
+    The order of additions must not depend on the grid that is chosen. For this reason, either a step is a whole number
+    of the parts of at most ``kc`` elements that the kernel sums (see ``Grid``), or all grids have the same ``step``. A
+    ``step`` of 0 means that any step may be chosen.
     """
 
     place: int
@@ -65,17 +68,19 @@ class Room:
 
     @classmethod
     def within(cls, limit: int, buffers: int, **more: Any) -> Room:
-        """Return the memory for blocks that is left of a caller's ``limit``, after ``buffers`` and the memory of threads."""
+        """Return the ``Room`` for blocks that remains of a caller's ``limit`` after ``buffers`` and the memory of
+        threads are subtracted.
+        """
         reserved = buffers + own_bytes(limit)
         return cls(limit - reserved, reserved=reserved, buffers=buffers, **more)
 
     @property
     def limit_text(self) -> str:
-        """The caller's limit, as text for errors."""
+        """The caller's memory limit, as text for error messages."""
         return f"{bytes_text(self.place + self.reserved)}"
 
     def needed_text(self, grid: Grid, itemsize: int) -> str:
-        """Return the smallest limit within which blocks of a grid would fit, as text for errors.
+        """Return the smallest memory limit in which blocks of a grid would fit, as text for error messages.
 
         >>> grid = Grid(256, 256, 256, 256, 256, 256)
         >>> Room(100).needed_text(grid, 8)
@@ -89,7 +94,7 @@ class Room:
         return f"{bytes_text(total)} ({total} bytes){own}"
 
     def for_blocks(self, grid: Grid) -> int:
-        """Return the bytes of ``place`` that are left for the blocks of a grid."""
+        """Return how many bytes of ``place`` are left for the blocks of a grid."""
         steps = multiplications(grid)
         if self.workspace is None or not steps:
             return self.place
@@ -97,21 +102,21 @@ class Room:
         return self.place - self.workspace(grid.bm, grid.bn, grid.bk) - plan
 
     def least_bytes(self, grid: Grid, itemsize: int) -> int:
-        """Return the bytes of ``place`` that the fewest possible blocks of a grid need, including the kernel's workspace."""
+        """Return how many bytes of ``place`` the fewest possible blocks of a grid and the kernel's workspace need."""
         return place_elements(grid, least_slots(grid), self.planes) * itemsize + self.place - self.for_blocks(grid)
 
     def host_slots(self, grid: Grid, itemsize: int) -> int:
-        """Return the number of blocks that fit into the host's memory for cached blocks."""
+        """Return the number of blocks that fit in the part of the host's memory that is used as a cache."""
         return self.host // (block_elements(grid) * itemsize)
 
 
 def own_bytes(limit: int) -> int:
-    """Return the bytes of a limit that threads, their stacks and the plan use."""
+    """Return how many bytes of a memory limit are reserved for threads, their stacks and the plan."""
     return min(OWN_BYTES, limit // OWN_SHARE)
 
 
 def least_limit(nbytes: int) -> int:
-    """Return the smallest limit that leaves ``nbytes`` in addition to ``own_bytes``.
+    """Return the smallest memory limit that leaves ``nbytes`` bytes after ``own_bytes`` are subtracted.
 
     >>> [least_limit(nbytes) - own_bytes(least_limit(nbytes)) - nbytes for nbytes in (0, 7, 1000, 200 << 20)]
     [0, 0, 0, 0]
@@ -120,8 +125,8 @@ def least_limit(nbytes: int) -> int:
 
 
 def cuts(m: int, n: int, k: int, room: Room, *, small: bool = False) -> Iterator[Grid]:
-    """Yield even ways to cut a product, each once, with the largest steps first. With ``small``, the tiles have the sides
-    SMALL_SIDES.
+    """Yield ways to cut a product into tiles of nearly equal sizes, each way once, with the largest steps first. If
+    ``small`` is set, the sides of the tiles are those in SMALL_SIDES.
     """
     seen = set()
     for side in SMALL_SIDES if small else _doubled(SIDES, max(m, n)):
@@ -134,10 +139,11 @@ def cuts(m: int, n: int, k: int, room: Room, *, small: bool = False) -> Iterator
 
 
 def long_cuts(m: int, n: int, k: int, room: Room, itemsize: int) -> Iterator[Grid]:
-    """Yield ways to cut a product into rectangular tiles, some of them more than once.
+    """Yield ways to cut a product into rectangular tiles, some of the ways more than once.
 
-    For each length of one side, the other side is the longest for which a tile fits in one of two cases: with two blocks of
-    each operand; or with all blocks of a row of A or of a column of B, which are then loaded only once.
+    For each length of one side, the other side is the longest for which a tile and its blocks fit in memory, in two
+    cases. In the first case, the memory holds two blocks of each operand. In the second case, the memory holds all
+    blocks of a row of A or of a column of B, which are then loaded only once.
     """
 
     def fits(cut: Grid, slots: Slots) -> bool:
@@ -166,13 +172,15 @@ def _grains(room: Room) -> Iterable[int]:
 
 
 def can_be_cut(m: int, n: int, k: int, room: Room, itemsize: int) -> bool:
-    """Whether at least one way to cut the product fits the memory and has few enough steps to be planned."""
+    """Whether at least one way to cut the product fits in memory and has few enough steps to be planned."""
     every = (grid for small in (True, False) for grid in cuts(m, n, k, room, small=small))
     return any(multiplications(grid) <= MOST_PLANNED and shares(grid, room, itemsize) for grid in every)
 
 
 def without_cut_chunks(grids: Sequence[Grid], chunk: int, many: int = MANY_CHUNKS) -> Sequence[Grid]:
-    """Return the grids whose blocks cut few or no chunks of files, or all grids if there are no such grids."""
+    """Return the grids whose blocks divide few or no chunks of files, or all grids if every grid divides many
+    chunks.
+    """
 
     def keeps(length: int, part: int) -> bool:
         return part >= length or part % chunk == 0 or part >= many * chunk
@@ -182,9 +190,9 @@ def without_cut_chunks(grids: Sequence[Grid], chunk: int, many: int = MANY_CHUNK
 
 
 def may_be_cut(grid: Grid, room: Room) -> bool:
-    """Whether ``cuts`` could have made this grid for a memory of any size and the other rules of ``room``.
+    """Whether ``cuts`` could have made this grid with the rules of ``room``, for a memory of any size.
 
-    It is used to check a grid that was read from a file.
+    ``may_be_cut`` checks a grid that was read from a file.
     """
     sides = all(
         size == max(1, length) or (SMALL_SIDES[0] // 2 <= size < length and size % room.grain == 0)
@@ -198,11 +206,11 @@ def may_be_cut(grid: Grid, room: Room) -> bool:
 
 
 def shares(grid: Grid, room: Room, itemsize: int, region: tuple[int, int] | None = None) -> list[Slots]:
-    """Return ways to divide the memory among blocks of A, blocks of B and tiles of C. The list is empty if the memory is
-    too small.
+    """Return ways to divide the memory among blocks of A, blocks of B and tiles of C. The list is empty if the memory
+    is too small for any way.
 
-    ``region`` is the number of tiles down and across that one place computes, if it does not compute all. Blocks that the
-    region does not need get no memory.
+    ``region`` is the height and the width, in tiles, of the part of C that one place computes, or None if it computes
+    all of C. Blocks that the region does not need get no memory.
     """
     down, across = region or grid.tiles
     tiles = down * across
@@ -226,19 +234,20 @@ def shares(grid: Grid, room: Room, itemsize: int, region: tuple[int, int] | None
 def least_slots(grid: Grid) -> Slots:
     """Return the smallest useful numbers of blocks of A, blocks of B and tiles of C in memory.
 
-    An operand has two blocks, so that one is loaded while the other is read, or one if the operand has only one block.
+    The memory holds two blocks of each operand, so that one block is loaded while the other is multiplied, or one block
+    if the operand has only one.
     """
     down, across = grid.tiles
     return min(2, down * grid.steps), min(2, across * grid.steps), 1
 
 
 def multiplications(grid: Grid) -> int:
-    """Return the number of steps of all tiles. If k is 0, a tile counts as one step."""
+    """Return the total number of steps of all tiles. If k is 0, a tile counts as one step."""
     return math.prod(grid.tiles) * max(1, grid.steps)
 
 
 def block_elements(grid: Grid) -> int:
-    """Return the number of elements in a block of A or of B, whichever is larger."""
+    """Return the number of elements of a block of A or of a block of B, whichever is larger."""
     return max(grid.bm, grid.bn) * grid.bk
 
 
@@ -251,7 +260,7 @@ def place_elements(grid: Grid, slots: Slots, planes: int = 0) -> int:
 def slot_elements(grid: Grid, planes: int = 0) -> tuple[int, int, int]:
     """Return the number of elements in a slot for a block of A, for a block of B, and for a tile of C.
 
-    With ``planes``, slots for blocks of A and B also have memory for this number of float16 matrices; the block itself is
+    With ``planes``, slots for blocks of A and B also have memory for this number of float16 parts; the block itself is
     float32.
     """
     a, b = grid.bm * grid.bk, grid.bk * grid.bn
@@ -267,10 +276,11 @@ def slot_elements(grid: Grid, planes: int = 0) -> tuple[int, int, int]:
 
 
 def least_s(grid: Grid, itemsize: int, rates: Rates, places: int = 1) -> float:
-    """Return a lower bound of the time, for any order of tiles and any numbers of blocks in memory.
+    """Return a lower bound of the product's time that holds for any order of tiles and any numbers of blocks in memory.
 
-    It is the larger of two times: all multiplications, the first loads and the last store; or copying all operands and C
-    once. ``rates`` are those of each of ``places`` places, which compute equal parts.
+    The bound is the larger of two times: the time of all multiplications, the first loads and the last store; and the
+    time for copying the operands and C once. ``rates`` are the rates of each of ``places`` places, which compute equal
+    parts.
     """
     m, n, k = grid.m, grid.n, grid.k
     parts = [_sizes(m, grid.bm), _sizes(n, grid.bn), grid.depths()]
@@ -289,9 +299,9 @@ def least_s(grid: Grid, itemsize: int, rates: Rates, places: int = 1) -> float:
 
 
 def promised_s(grid: Grid, itemsize: int, room: Room, rates: Rates, places: int = 1) -> float:
-    """Return an estimate of the time with the best order of tiles and numbers of blocks in memory.
+    """Return an estimate of the product's time with the best order of tiles and the best numbers of blocks in memory.
 
-    It assumes that B is loaded again for each row of tiles, except for blocks that stay in memory.
+    The estimate assumes that B is loaded again for each row of tiles, except for blocks that stay in memory.
     """
     (down, across), steps = grid.tiles, grid.steps
     cached = room.host_slots(grid, itemsize)

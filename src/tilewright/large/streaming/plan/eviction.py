@@ -1,4 +1,5 @@
-"""The eviction rule: the block whose next use is farthest in the future is evicted (Belady, IBM Systems Journal 1966).
+"""Implements the eviction rule that evicts the block whose next use is farthest in the future (Belady, IBM Systems
+Journal 1966).
 
 The memory of a place (``schedule``) and the host's cache (``host_cache``) both use this rule, but rank the next uses
 differently.
@@ -43,10 +44,10 @@ class Slots:
         return self._blocks.items()
 
     def take(self, block: Hashable, next_use: float = -math.inf, in_use: Collection[int] = ()) -> int | None:
-        """Return a slot for ``block``, or None if there is none.
+        """Return a slot for ``block``, or None if no slot is empty and no block may be evicted.
 
-        This is an empty slot, or else the slot whose block has the farthest next use, if that is after ``next_use``. Blocks
-        in slots that are ``in_use`` are not evicted.
+        The returned slot is empty, or else it is the slot whose block has the farthest next use, if that use is after
+        ``next_use``. Blocks in slots that are ``in_use`` are not evicted.
         """
         slot = self._free.pop() if self._free else self._victim(next_use, in_use)
         if slot is not None:
@@ -54,7 +55,9 @@ class Slots:
         return slot
 
     def replace(self, slot: int, block: Hashable) -> None:
-        """Put ``block`` into ``slot`` in place of its present block. The caller must call ``rank`` next."""
+        """Put ``block`` into ``slot`` in place of its present block. After ``replace``, the caller must call ``rank``
+        for the slot.
+        """
         old = self._blocks.get(slot)
         if old is not None:
             del self.where[old]

@@ -1,4 +1,4 @@
-"""How a product is cut: C into tiles, k into steps, and A and B into the blocks that a step multiplies."""
+"""Defines how a product is cut: C into tiles, k into steps, and A and B into the blocks that a step multiplies."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ class OperandBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """Cuts C[m×n] into tiles of bm×bn, A into blocks of bm×bk, and B into blocks of bk×bn; the last ones may be smaller.
+    """Cuts C[m×n] into tiles of bm×bn, A into blocks of bm×bk, and B into blocks of bk×bn; the last tiles and blocks
+    may be smaller.
 
-    The kernel sums at most ``kc`` elements of k in registers before it adds the sum to C. It cuts k into ⌈k/kc⌉ parts whose
-    lengths differ by at most one, with the longer ones first. A step of the grid is a whole number of these parts, and the
-    kernel cuts a step into the same parts. So every element of C is the same sum in the same order for every grid, and its
-    bits do not depend on the rates and the memory for which the grid was chosen.
+    The kernel sums at most ``kc`` elements of k in registers before it adds the sum to C. The kernel cuts k into ⌈k/kc⌉
+    parts whose lengths differ by at most one, with the longer parts first. A step of the grid is a whole number of the
+    kernel's parts of k, and the kernel cuts a step into the same parts. With such steps, the terms of every element of
+    C are added in the same order for every grid, and the bits of C do not depend on the rates and the memory for which
+    the grid was chosen.
 
-    If ``kc`` is 1, steps have the length ``bk``. Then the bits are the same only if all grids of a product have the same
-    ``bk`` (``Room.step``).
+    If ``kc`` is 1, steps have the length ``bk``. With a ``kc`` of 1, the bits of C are the same only if all grids of a
+    product have the same ``bk`` (``Room.step``).
 
     >>> grid = Grid(1000, 1000, 1000, 400, 500, 1000)
     >>> grid.tiles, grid.steps, grid.rows(2)
@@ -56,12 +58,12 @@ class Grid:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """The number of tiles down and across. There are none if C has no elements."""
+        """The number of rows and the number of columns of tiles. Both numbers are 0 if C has no elements."""
         return (math.ceil(self.m / self.bm), math.ceil(self.n / self.bn)) if self.m and self.n else (0, 0)
 
     @property
     def steps(self) -> int:
-        """The number of steps of k for each tile."""
+        """The number of steps into which k is cut, which is the number of steps for each tile."""
         return math.ceil(part_count(self.k, self.kc) / self._parts_a_step) if self.k else 0
 
     def rows(self, i: int) -> slice:
@@ -77,7 +79,9 @@ class Grid:
         return slice(self._edges[p], self._edges[p + 1])
 
     def depths(self) -> dict[int, int]:
-        """Return how many steps have each length, without a loop over all steps."""
+        """Return a dictionary from each length of a step to the number of steps that have this length, computed without
+        a loop over all steps.
+        """
         longer = self.k % part_count(self.k, self.kc) // self._parts_a_step  # steps of the longer parts alone
         marks = sorted({min(x, self.steps) for x in (0, longer, longer + 1, max(0, self.steps - 1), self.steps)})
         counts: dict[int, int] = {}
@@ -131,12 +135,14 @@ def longest_step(k: int, most: int, kc: int) -> int:
 
 
 def part_count(k: int, kc: int) -> int:
-    """Return the number of parts of at most ``kc`` elements into which the kernels cut k. It is one if k is 0."""
+    """Return the number of parts of at most ``kc`` elements into which the kernels cut k. The number of parts is one if
+    k is 0.
+    """
     return max(1, math.ceil(k / kc))
 
 
 def part_edge(k: int, parts: int, number: int) -> int:
-    """Return the element of k at which part ``number`` begins, as the kernels cut k."""
+    """Return the element of k at which part ``number`` begins, if k is cut as the kernels cut it."""
     return number * (k // parts) + min(number, k % parts)
 
 
@@ -156,11 +162,11 @@ def by_columns(down: int, across: int) -> list[Tile]:
 
 
 def by_shells(down: int, across: int) -> list[Tile]:
-    """Return the tiles in the order of a growing square: when s rows of A and s columns of B are loaded, s² tiles are
-    computed.
+    """Return the tiles in the order of a growing square: when s rows of blocks of A and s columns of blocks of B are
+    loaded, s² tiles are computed.
 
-    No other order computes more tiles from the blocks that are loaded so far. So if every block is loaded once, this order
-    waits least at the start.
+    At every moment, no other order could have computed more tiles from the blocks that are loaded so far. Therefore, if
+    every block is loaded once, the multiplications wait least for loads at the start with this order.
 
     >>> [tuple(tile) for tile in by_shells(2, 3)]
     [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)]
@@ -175,7 +181,8 @@ def by_shells(down: int, across: int) -> list[Tile]:
 
 
 def below_diagonal(tiles: Iterable[Tile]) -> list[Tile]:
-    """Return the tiles on and below the diagonal. If C is symmetric and its tiles are square, only these are computed.
+    """Return the tiles on and below the diagonal. If C is symmetric and its tiles are square, only these tiles are
+    computed.
 
     >>> [tuple(tile) for tile in below_diagonal(by_rows(2, 2))]
     [(0, 0), (1, 1), (1, 0)]

@@ -13,8 +13,8 @@ from .schedule import Load
 
 @dataclass(frozen=True)
 class HostCache:
-    """The slots of the host's cache by the number of a load. Loads in ``hits`` find their block in the cache, and loads in
-    ``fills`` store it there.
+    """Two dictionaries from the number of a load to a slot of the host's cache. Loads in ``hits`` find their block in
+    the cache, and loads in ``fills`` store their block there.
     """
 
     hits: dict[int, int]

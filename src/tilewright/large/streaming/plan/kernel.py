@@ -1,5 +1,5 @@
-"""Chooses the kernel that multiplies the blocks of a product larger than a memory. It must be able to add to C, and to keep
-the precision.
+"""Chooses the kernel that multiplies the blocks of a product that does not fit in memory. The kernel must be able to
+add to C, and must guarantee the precision.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _PARTED = {"standard": SPLIT, "fast": ROUNDED}
 
 
 def result_words(result: str) -> tuple[str, ...]:
-    """Return the values of ``precision`` among which a number chooses, for C of a dtype, the cheapest first.
+    """Return the names of the precisions that are tried if ``precision`` is a number and C has the dtype ``result``,
+    the cheapest first.
 
     >>> result_words("float32"), result_words("complex64"), result_words("int8")
     (('fast', 'standard', 'highest'), ('standard', 'highest'), ('standard',))
@@ -30,9 +31,11 @@ def result_words(result: str) -> tuple[str, ...]:
 
 
 def dtype_in_blocks(dtype: str, precision: str | float) -> str:
-    """Return the dtype in which blocks of a product of ``dtype`` are multiplied. With "highest" it is the widest one.
+    """Return the dtype in which blocks of a product of ``dtype`` are multiplied. With the precision "highest" this is a
+    wider dtype, if ``dtype`` has one.
 
-    For float16, bfloat16 and bool it is float32, as in ``matmul``, because no kernel for these dtypes adds to C.
+    Blocks of float16, bfloat16 and bool are multiplied in float32, as in ``matmul``, because no kernel for these dtypes
+    adds to C.
 
     >>> dtype_in_blocks("float32", "highest"), dtype_in_blocks("float32", "ieee"), dtype_in_blocks("bool", "standard")
     ('float64', 'float32', 'float32')
@@ -47,10 +50,12 @@ def choose_streamed(
     """Return the kernel for blocks of C[m×n] = A[m×k]·B[k×n] on the GPU ``gpu``, which has this compute capability and
     ``sms`` multiprocessors.
 
-    float32 is computed from float16 parts if the GPU has a kernel for them and the product is large enough: with
-    ``precision`` "standard" from two parts for each number, with "fast" from one, and with "ieee" never. With "highest" it
-    is computed in float64. Everything else is multiplied by the last kernel of the ladder that can add to C. The choice
-    depends only on the shape of the product and the GPU. Raises DTypeError if there is no kernel for the dtype.
+    A float32 product is computed from float16 parts if the GPU has a kernel for such parts and the product is large
+    enough. With ``precision`` "standard", each float32 number is split into two parts; with "fast" it is rounded to one
+    part; with "ieee" parts are never used. With the precision "highest" a float32 product is computed in float64. All
+    other products are computed by the last kernel of the ladder that can add to C. The choice of the kernel depends
+    only on the dtype, the precision and the shape of the product, and on the GPU. Raises DTypeError if there is no
+    kernel for the dtype.
 
     >>> choose_streamed("float32", 4096, 4096, 4096, capability="9.0", sms=132).compute
     'float16x2'
@@ -77,12 +82,12 @@ def choose_within(
     k: int,
     choose: Callable[[str], tuple[Choice[AnyKernel], int]],
 ) -> Choice[AnyKernel]:
-    """Return the choice for a word of ``precision``, or the cheapest choice whose bound is at most the number
-    ``precision``.
+    """Return the choice of a kernel for a named ``precision``, or, for a number, the cheapest choice whose error bound
+    is at most this number.
 
-    ``choose(word)`` returns the choice for a word, and the longest part of k that it sums before it adds to C. The bound is
-    that of the whole product, for operands with the dtypes ``stored`` and a C with the dtype ``result`` (``blocks_bound``).
-    Raises UsageError if no choice has a bound as small as the number.
+    ``choose(word)`` returns the choice for a named precision, and the longest part of k that the kernel sums before it
+    adds to C. The error bound is that of the whole product, for operands with the dtypes ``stored`` and a C with the
+    dtype ``result`` (``blocks_bound``). Raises UsageError if no choice has a bound as small as the number.
     """
     if isinstance(precision, str):
         return choose(precision)[0]
@@ -100,8 +105,8 @@ def choose_within(
 
 
 def word_of_choice(compute: str, result: str) -> str:
-    """Return the cheapest word of ``precision`` whose promise is kept by blocks that are multiplied in ``compute``, for C
-    of ``result``.
+    """Return the name of the cheapest precision whose error bound holds if blocks are multiplied in ``compute`` and C
+    has the dtype ``result``.
 
     >>> word_of_choice("float16x1", "float32"), word_of_choice("float64", "float32"), word_of_choice("float64", "float64")
     ('fast', 'highest', 'standard')

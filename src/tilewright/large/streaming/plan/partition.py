@@ -17,7 +17,7 @@ def _rectangles(down: int, across: int, count: int) -> tuple[int, int]:
 
 
 def strips(down: int, across: int, count: int) -> tuple[int, int]:  # noqa: ARG001
-    """Divide the tiles into whole rows of tiles. This is the simplest way, but every place needs all of B."""
+    """Divide C into regions of whole rows of tiles. This division is the simplest, but every place needs all of B."""
     return count, 1
 
 
@@ -26,7 +26,7 @@ PARTITIONS = {"rectangles": _rectangles, "strips": strips}
 
 
 def stated_regions(partition: str) -> tuple[int, int] | None:
-    """Return the numbers of regions down and across that a partition such as "2x3" states, or None for a named partition.
+    """Return how many rows and columns of regions a partition such as "2x3" states, or None for a named partition.
 
     >>> stated_regions("2x3"), stated_regions("strips")
     ((2, 3), None)
@@ -36,15 +36,17 @@ def stated_regions(partition: str) -> tuple[int, int] | None:
 
 
 def regions_of(partition: str, down: int, across: int, count: int) -> tuple[int, int]:
-    """Return the best numbers of regions down and across, for these numbers of tiles and places."""
+    """Return the best numbers of rows and columns of regions, if C has ``down`` × ``across`` tiles and there are
+    ``count`` places.
+    """
     return stated_regions(partition) or PARTITIONS[partition](down, across, count)
 
 
 def tiles_of_regions(
     down: int, across: int, count: int, order: str = "shells", partition: str = "rectangles"
 ) -> list[list[Tile]]:
-    """Divide the tiles of C into ``count`` regions, by one of the PARTITIONS or as stated ("2x3"). Each region is in one of
-    the ORDERS.
+    """Divide the tiles of C into ``count`` regions, by one of the PARTITIONS or as stated ("2x3"). The tiles of each
+    region are listed in the order ``order``, one of the ORDERS.
 
     >>> [len(region) for region in tiles_of_regions(8, 8, 4)], tiles_of_regions(2, 2, 4)[3]
     ([16, 16, 16, 16], [Tile(i=1, j=1)])
@@ -64,8 +66,8 @@ def tiles_of_regions(
 def places_per_block(regions: Sequence[Sequence[Tile]], peers: bool = True) -> dict[str, float]:
     """Return the average number of places that share one read of a block of A, and of a block of B.
 
-    With ``peers``, one of the places that need a block reads it for all of them. Without ``peers`` every place reads its
-    own copy, and the number is 1.
+    If ``peers`` is set, one of the places that need a block reads it for all these places. Without ``peers`` every
+    place reads its own copy of a block, and the number of places is 1.
 
     >>> places_per_block(tiles_of_regions(4, 4, 4)), places_per_block(tiles_of_regions(4, 4, 4, partition="strips"))
     ({'a': 2.0, 'b': 2.0}, {'a': 1.0, 'b': 4.0})

@@ -1,4 +1,6 @@
-"""The plan of a product in blocks: how it is cut, how its blocks are copied, and the predicted time."""
+"""Defines the plan of a product in blocks: how the product is cut, how its blocks are copied, and the predicted
+time.
+"""
 
 from __future__ import annotations
 
@@ -38,30 +40,30 @@ class StreamPlan(Plan):
     order : str
         The order of the tiles.
     slots : Slots
-        The numbers of blocks that fit into the memory where they are multiplied.
+        The numbers of blocks of A, blocks of B and tiles of C that fit into the memory where blocks are multiplied.
     host_slots : int
-        The number of blocks that fit into the host's memory.
+        The number of blocks that fit into the cache in the host's memory.
     regions : tuple of tuples of tiles
         The tiles that each device computes.
     cost : Cost
-        Bytes and seconds of the device that takes longest.
+        The predicted bytes and seconds of the device that takes longest.
     rates : Rates
         The measured rates from which the time is predicted.
     room : Room
         The memory that the plan may use.
     alone_s : float or None
-        The predicted seconds on a single device; None if the plan has only one.
+        The predicted seconds on a single device; None if the plan has only one device.
     layers : tuple of two int
-        The number of layers into which k is cut, and the number of workers that share them. ``cost`` is then the cost
-        of one worker.
+        The number of layers into which k is cut, and the number of workers that share them. If there is more than one
+        layer, ``cost`` is the cost of one worker.
     gram, triangle : bool
-        Whether C is known to equal its transpose; and whether only one triangle of it is computed, and copied to the
-        other.
+        ``gram`` says whether C is known to equal its transpose. ``triangle`` says whether only one triangle of C is
+        computed, and then copied to the other triangle.
 
     See Also
     --------
-    plan_multiply : Returns such a plan.
-    tilewright.product.plan.Plan : What all plans have in common.
+    plan_multiply : Returns a ``StreamPlan``.
+    tilewright.product.plan.Plan : The base class of all plans.
     """
 
     grid: Grid
@@ -96,10 +98,11 @@ class StreamPlan(Plan):
         result: str,
         gram: bool = False,
     ) -> StreamPlan:
-        """This plan with a kernel, dtypes and ``devices``. Each device computes one region; the first devices take the
-        first regions.
+        """Return this plan with a kernel, dtypes and ``devices``. Each device computes one region of C; the first
+        devices compute the first regions.
 
-        ``workers`` is a line of text about the workers of a cluster, to which the devices belong."""
+        ``workers`` is a line of text about the workers of a cluster, to which the devices belong.
+        """
         named = replace(self, choice=choice, devices=tuple(devices), workers=workers)
         return replace(named, stored=tuple(stored), result=result, gram=gram)
 
@@ -111,14 +114,15 @@ class StreamPlan(Plan):
 
     @property
     def every_tile(self) -> list[Tile]:
-        """All tiles of C, including those that earlier runs computed; for a triangle only the tiles that are
-        computed."""
+        """All tiles of C that are computed, including the tiles that earlier runs have finished. If ``triangle`` is
+        set, only the tiles on and below the diagonal are computed.
+        """
         tiles = ORDERS["rows"](*self.grid.tiles)
         return below_diagonal(tiles) if self.triangle else tiles
 
     @property
     def itemsize(self) -> int:
-        """The bytes of an element of the blocks."""
+        """The number of bytes of one element of a block."""
         return itemsize_of(self.dtype)
 
     @property
@@ -132,30 +136,32 @@ class StreamPlan(Plan):
 
     @property
     def tiles(self) -> tuple[Tile, ...]:
-        """All tiles that are still to be computed."""
+        """All tiles of C that are still to be computed."""
         return tuple(tile for region in self.regions for tile in region)
 
     def schedule(self) -> Schedule:
-        """The steps of a single device that computes all tiles."""
+        """Return the schedule of a single device that computes all tiles."""
         return Schedule.of(self.grid, self.slots, self.tiles)
 
     def host_cache(self, schedule: Schedule) -> HostCache:
-        """The blocks that the host caches while ``schedule`` runs."""
+        """Return which blocks the host caches while ``schedule`` runs."""
         return cache_blocks(schedule.loads, self.host_slots)
 
     @property
     def place_bytes(self) -> int:
-        """Bytes that blocks and tiles take in the memory where they are multiplied."""
+        """The bytes that blocks and tiles take in the memory where blocks are multiplied."""
         return place_elements(self.grid, self.slots, self.room.planes) * self.itemsize
 
     @property
     def host_bytes(self) -> int:
-        """Bytes that cached blocks take in the host's memory."""
+        """The bytes that cached blocks take in the host's memory."""
         return self.host_slots * block_elements(self.grid) * self.itemsize
 
     @property
     def moved_bytes(self) -> list[int]:
-        """Bytes copied into and out of each device's memory, if each device computes exactly its own region."""
+        """For each device, the bytes that are copied into and out of its memory if it computes exactly its own
+        region.
+        """
         if len(self.regions) == 1:
             return [self.cost.in_bytes + self.cost.out_bytes] * self.layers[1]
         return [self._moved(region) * self.itemsize for region in self.regions]
@@ -167,7 +173,7 @@ class StreamPlan(Plan):
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of A and B that all devices read."""
+        """The bytes of A and B that all devices together read."""
         if len(self.regions) == 1:
             return self.cost.read_bytes
         shared = self.sharers
@@ -176,21 +182,23 @@ class StreamPlan(Plan):
 
     @property
     def out_bytes(self) -> int:
-        """The bytes of the tiles of C."""
+        """The bytes of the tiles of C that are written."""
         copied = [tile for tile in self.tiles if self.triangle and tile.i != tile.j]
         return (_area(self.grid, self.tiles) + _area(self.grid, copied)) * self.itemsize
 
     @property
     def least_bytes(self) -> int:
         """The fewest bytes that must be copied into and out of the memories where blocks are multiplied, by the I/O
-        lower bound."""
+        lower bound.
+        """
         room = self.room.for_blocks(self.grid) // self.itemsize
         return sum(_least(self.grid, region, room) for region in self.regions) * self.itemsize
 
     @property
     def least_read_bytes(self) -> int:
-        """The fewest bytes of A and B that must be read, by the I/O lower bound for the combined memory of device and
-        host, or of all devices that exchange blocks."""
+        """The fewest bytes of A and B that must be read. The number of bytes is the I/O lower bound for the combined
+        memory of the device and the host, or of all devices if they exchange blocks.
+        """
         if len(self.regions) > 1 and self.rates.peers:
             room = len(self.regions) * self.room.place // self.itemsize
             return _least(self.grid, self.tiles, room) * self.itemsize - self.out_bytes
@@ -206,7 +214,7 @@ class StreamPlan(Plan):
 
     @property
     def bound(self) -> str:
-        """The part of the work that takes most of the time: "compute", "reading" or "copying"."""
+        """The kind of work that takes most of the predicted time: "compute", "reading" or "copying"."""
         if self.cost.compute_s >= self.cost.total_s / 2:
             return "compute"
         return "reading" if self.rates.read_bytes < self.rates.in_bytes else "copying"
@@ -222,7 +230,9 @@ class StreamPlan(Plan):
 
     @property
     def all_rows(self) -> Rows:
-        """The labels and texts that ``print`` shows below the title; fewer if nothing is left to compute."""
+        """The labels and texts that ``print`` shows below the title. If nothing is left to compute, there are fewer
+        labels.
+        """
         done = not self.tiles and self.grid.m and self.grid.n
         return [("nothing is left to do", "")] if done else super().all_rows
 
@@ -388,15 +398,16 @@ def _least(grid: Grid, tiles: Sequence[Tile], room: int) -> int:
 
 
 def least_elements(m: int, n: int, k: int, room: int) -> int:
-    """Return the minimum number of elements that must be moved between a small memory of ``room`` elements and a large one,
-    for C[m×n] = A[m×k]·B[k×n] with mnk multiply-adds in any order.
+    """Return the minimum number of elements that any order of the mnk multiply-adds of C[m×n] = A[m×k]·B[k×n] must move
+    between a small memory of ``room`` elements and a large memory.
 
     The proof follows Hong and Kung (STOC 1981) and Smith, Lowery, Langou and van de Geijn (arXiv:1702.02017), but with
-    segments of equal work instead of equal I/O. The multiply-adds, in their order, are cut into segments of equal size. A
-    segment uses at least ``_elements_of_segment`` elements of A, B and C, and at most ``room`` of them are in the small
-    memory when the segment begins. An element of C that is new in the small memory was loaded, or its sum begins there and
-    is stored later. With one segment, each element is moved once. With many segments the bound is about 2·mnk/√room + room,
-    which is larger than the bound of Smith et al., 2·mnk/√room − 2·room.
+    segments of equal work instead of equal I/O. The sequence of multiply-adds is cut into segments of equal size. A
+    segment uses at least ``_elements_of_segment`` elements of A, B and C, and at most ``room`` of these elements are in
+    the small memory when the segment begins. An element of C that a segment adds to the small memory is either loaded,
+    or its sum begins there and is stored later. With one segment, the bound counts each element once. With many
+    segments the bound is about 2·mnk/√room + room, which is larger than the bound of Smith et al., 2·mnk/√room −
+    2·room.
 
     >>> least_elements(100, 100, 100, room=10**6), least_elements(1000, 1000, 1000, room=10000)
     (30000, 20010000)
@@ -434,8 +445,8 @@ def _elements_of_segment(m: int, n: int, k: int, work: int) -> float:
 def least_side(flops: float, bytes_per_s: float, itemsize: int) -> int:
     """Return the side b* of square tiles of C for which computing takes as long as copying: s·R/BW.
 
-    For each unit of k, a step of a b×b tile takes 2·b² operations and copies 2·b elements of s bytes. R and BW are
-    operations and bytes a second.
+    For each unit of k, a step of a b×b tile takes 2·b² operations and copies 2·b elements of s bytes. R is the rate of
+    computing in operations a second, and BW the rate of copying in bytes a second.
 
     >>> least_side(50e12, 55e9, 4)
     3637

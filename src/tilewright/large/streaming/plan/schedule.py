@@ -1,4 +1,5 @@
-"""The schedule of one place: the order of its loads, multiplications and stores, and which of them wait for which.
+"""Makes the schedule of one place: the order of its loads, multiplications and stores, and which entries wait for which
+other entries.
 
 A slot is memory for one block of A, one block of B, or one tile of C. Loads, multiplications and stores are three lists
 that are processed at the same time, each in order:
@@ -7,9 +8,10 @@ that are processed at the same time, each in order:
     multiplies a step of a tile, after both its blocks are loaded and the previous tile in its slot of C is stored
     stores     a tile of C, after its last step
 
-A new block replaces the block whose next use is farthest in the future (``eviction``). Next uses are known from the order
-of the tiles. Slots that the previous step used are excluded, because a load into such a slot could not begin before that
-multiplication ends. With this exclusion, no choice of slots loads fewer blocks.
+A new block replaces the block whose next use is farthest in the future (``eviction``). The next use of each block is
+known from the order of the tiles. A new block is never loaded into a slot that the previous step uses, because such a
+load could not begin before the multiplication of that step ends. Under this restriction, no other choice of slots loads
+fewer blocks.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ RECENT = 1
 
 
 class Load(NamedTuple):
-    """The copy of ``block`` to ``slot``. It waits for multiplication number ``after_multiply`` (−1: it does not wait)."""
+    """The copy of ``block`` to ``slot``. A ``Load`` waits for multiplication number ``after_multiply``, or for no
+    multiplication if this number is −1.
+    """
 
     number: int
     block: OperandBlock
@@ -40,8 +44,8 @@ class Multiply(NamedTuple):
     """Step ``p`` of ``tile``: the product of the blocks in slots ``a`` and ``b`` is added to the tile in slot ``c``, or
     written to it in the first step.
 
-    ``needs`` are the numbers of the two loads that it waits for. The first step of a tile also waits for store number
-    ``after_store`` (−1: none).
+    ``needs`` are the numbers of the two loads that the multiplication waits for. The first step of a tile also waits
+    for store number ``after_store``, or for no store if this number is −1.
     """
 
     number: int
@@ -55,12 +59,14 @@ class Multiply(NamedTuple):
 
     @property
     def first(self) -> bool:
-        """Whether this is the first step of its tile, which writes C instead of adding to it."""
+        """Whether this multiplication is the first step of its tile, which writes C instead of adding to it."""
         return self.p == 0
 
 
 class Store(NamedTuple):
-    """The copy of ``tile`` from slot ``c`` to the result. It waits for multiplication number ``after_multiply``."""
+    """The copy of ``tile`` from slot ``c`` to the result. A ``Store`` waits for multiplication number
+    ``after_multiply``.
+    """
 
     number: int
     tile: Tile
@@ -75,7 +81,7 @@ _NextTiles = dict[int, list[int]]
 
 @dataclass
 class Schedule:
-    """The three lists for one place. ``add`` appends the entries of one tile.
+    """The lists of loads, multiplications and stores of one place. ``add`` appends the entries of one tile.
 
     ``slots`` are the numbers of blocks of A, blocks of B and tiles of C that fit in memory, each at least 1.
     """
@@ -93,7 +99,7 @@ class Schedule:
 
     @classmethod
     def of(cls, grid: Grid, slots: tuple[int, int, int], tiles: Sequence[Tile]) -> Schedule:
-        """Return the schedule of these tiles, in this order."""
+        """Return the schedule that computes ``tiles`` in this order."""
         schedule = cls(grid, slots)
         schedule._plan(tiles)
         for tile in tiles:
@@ -101,7 +107,9 @@ class Schedule:
         return schedule
 
     def add(self, tile: Tile, later: Iterable[Tile] = ()) -> None:
-        """Append the loads, steps and store of ``tile``. ``later`` are the tiles that will follow, if they are known."""
+        """Append the loads, steps and store of ``tile``. ``later`` are the tiles that will follow this tile, if they
+        are known.
+        """
         self._plan([tile, *later])
         self._append(tile)
 
@@ -144,7 +152,8 @@ def _rank(next_tile: float, p: int, last_use: int, slot: int) -> Rank:
 
 
 class _Pool:
-    """The slots of one operand. A block's key is its strip (a row of blocks of A, a column of those of B) and its step."""
+    """The slots of one operand. The key of a block is its strip (a row of blocks of A, or a column of blocks of B) and
+    its step."""
 
     def __init__(self, slots: int, blocks: int) -> None:
         self._slots = Slots(slots)
@@ -157,7 +166,9 @@ class _Pool:
         self.load: dict[int, int] = {}
 
     def set_next_strips(self, strips: Sequence[int], first: int) -> None:
-        """Set the uses to come: tile number ``first`` uses the first of ``strips``, the next tile the second, and so on."""
+        """Set the future uses of strips: tile number ``first`` uses the first of ``strips``, the next tile uses the
+        second, and so on.
+        """
         self._next_tiles = {}
         for number in reversed(range(len(strips))):
             self._next_tiles.setdefault(strips[number], []).append(first + number)
@@ -168,21 +179,24 @@ class _Pool:
         self._slots.rank_all(ranks)
 
     def next_use(self, strip: int) -> float:
-        """The number of the tile that uses ``strip`` after the present one; inf where none does."""
+        """Return the number of the tile that uses ``strip`` after the present tile, or inf if no later tile uses it."""
         tiles = self._next_tiles[strip]
         tiles.pop()
         return tiles[-1] if tiles else math.inf
 
     def record_use(self, slot: int, multiply: int, next_tile: float, p: int) -> None:
-        """Record that multiplication number ``multiply`` uses ``slot``. Its block is used next in step ``p`` of tile number
-        ``next_tile`` (inf: never)."""
+        """Record that multiplication number ``multiply`` uses ``slot``. The next use of the block in this slot is in
+        step ``p`` of tile number ``next_tile``; inf means never.
+        """
         self._last_use[slot] = multiply
         self._recent.append(slot)
         if self._evicts:
             self._slots.rank(_rank(next_tile, p, multiply, slot))
 
     def take(self, key: tuple[int, int], load: int) -> tuple[int, int]:
-        """A slot for another block, and the last multiplication that reads the block now in it (−1: none)."""
+        """Return a slot for another block, and the number of the last multiplication that reads the block that is now
+        in the slot (−1 if none does).
+        """
         slot = self._slots.take(key, in_use=self._recent)
         if slot is None:  # the last RECENT steps used all slots
             slot = self._recent[0]

@@ -1,9 +1,10 @@
 """Chooses the plan of a product that is larger than the memory where it is computed, before anything runs.
 
-A tile of C stays in memory until it is summed over all of k. Meanwhile the blocks of A and B for the next step are copied
-in, and the previous tile is copied out. The best cut, order and numbers of blocks in memory are found by trial: the model
-in ``cost`` predicts the time of each candidate, with the most promising candidates first. If there are several places, each
-computes a region of the tiles. More places are used only if the model predicts that this is faster.
+A tile of C stays in memory until it is summed over all of k. While a step is multiplied, the blocks of A and B for the
+next step are copied in, and the previous tile of C is copied out. The best cut, the best order and the best numbers of
+blocks in memory are found by trial: the model in ``cost`` predicts the time of each candidate, with the most promising
+candidates first. If there are several places, each place computes a region of the tiles. More places are used only if
+the model predicts that the product takes less time with them.
 """
 
 from __future__ import annotations
@@ -117,9 +118,9 @@ def plan_stream(problem: Problem, room: Room, rates: Rates, most: int = 1, parti
 def typical_step(problem: Problem, *, grain: int, limit: int | None, planes: int = 0) -> int:
     """Return the step of k that is best on a typical GPU, for a kernel that sums a step in registers and then adds it to C.
 
-    The step does not depend on measurements. So the same product under the same memory ``limit`` always has the same bits.
-    In the model, plans with this step take up to 7 % longer than plans with any step; if a disk or a limit of 64 MiB is the
-    bottleneck, up to 33 % longer. Raises MemoryLimitError as ``plan_stream`` does.
+    The step does not depend on measurements. For this reason the same product with the same memory ``limit`` always has
+    the same bits. In the model, plans with this step take up to 7 % longer than plans with the best step; if a disk or
+    a limit of 64 MiB is the bottleneck, they take up to 33 % longer. Raises MemoryLimitError as ``plan_stream`` does.
     """
     free, rates = (TYPICAL_BYTES_OF_PARTS, TYPICAL_OF_PARTS[planes]) if planes else (TYPICAL_BYTES, TYPICAL)
     room = Room(free if limit is None else limit, grain=grain, planes=planes)
@@ -137,8 +138,8 @@ def plan_again(
     partition: str = "rectangles",
     triangle: bool = False,
 ) -> StreamPlan:
-    """Return a plan for the unfinished tiles of a product that was begun with this ``grid``. A ``triangle`` is computed by
-    one place.
+    """Return a plan for the unfinished tiles of a product that was begun with this ``grid``. If only one ``triangle``
+    of C is computed, one place computes all tiles.
     """
     itemsize = itemsize_of(dtype)
     slots = shares(grid, room, itemsize)
@@ -167,7 +168,7 @@ def plan_again(
 
 
 def plan_nothing(problem: Problem, room: Room) -> StreamPlan:
-    """Return the plan for a result that is complete already: it computes no tile."""
+    """Return a plan that computes no tile, for a result that is complete already."""
     m, n, k = problem.m, problem.n, problem.k
     grid, idle = Grid(m, n, k, max(1, m), max(1, n), max(1, k)), Rates(math.inf, math.inf, math.inf)
     return StreamPlan(
@@ -207,7 +208,8 @@ def _shortest(sides: Iterable[Sequence[Grid]], promises: Mapping[Grid, float]) -
 
 @dataclass(frozen=True)
 class _PlanSearch:
-    """What all candidates have in common; ``rates`` are those of each place."""
+    """The search for the best plan, with the values that all candidates share; ``rates`` are the rates of each
+    place."""
 
     dtype: str
     room: Room
@@ -218,17 +220,18 @@ class _PlanSearch:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element of the blocks."""
+        """The number of bytes of one element of a block."""
         return itemsize_of(self.dtype)
 
     def bound_s(self, grids: Sequence[Grid]) -> float:
-        """A lower bound of the time, for all of these cuts."""
+        """Return a lower bound of the time that holds for each of these cuts."""
         return min(map(self._least_s, grids))
 
     def best(self, grids: Sequence[Grid]) -> StreamPlan:
-        """The fastest plan of those that are tried; among equally fast ones, the one that moves the fewest bytes.
+        """Return the fastest of the plans that are tried; among equally fast plans, the one that moves the fewest
+        bytes.
 
-        Each of several places has TILES tiles or more, unless fewer and larger ones are much faster.
+        If there are several places, each place has at least TILES tiles, unless fewer and larger tiles are much faster.
         """
         if self.places == 1:
             return self._best(grids)
@@ -238,7 +241,7 @@ class _PlanSearch:
         return plans[-1] if plans[-1].cost.total_s < MUCH * plans[0].cost.total_s else plans[0]
 
     def with_long_cuts(self, plan: StreamPlan) -> StreamPlan:
-        """``plan``, or a better one whose tiles are rectangles, where fewer bytes are worth more time."""
+        """Return ``plan``, or a plan with rectangular tiles if it moves enough fewer bytes to be better."""
         if not self._moves_many_bytes(plan):
             return plan
         grid = plan.grid
@@ -292,7 +295,7 @@ class _PlanSearch:
         return plan.cost.total_s * (1.0 if plan.comes_once else self._nearly(plan))
 
     def timed(self, grid: Grid, order: str, slots: Slots, regions: Sequence[Sequence[Tile]]) -> StreamPlan:
-        """The plan of these choices, with the predicted cost of its longest region."""
+        """Return the plan with this grid, order, slots and regions, and the predicted cost of its longest region."""
         longest = max(regions, key=lambda region: sum(math.prod(grid.size(tile)) for tile in region))
         schedule = Schedule.of(grid, slots, longest)
         host_slots = self.room.host_slots(grid, self.itemsize) if self.places == 1 else 0

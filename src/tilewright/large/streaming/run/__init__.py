@@ -1,1 +1,1 @@
-"""Executes a plan: the executor, several GPUs, the journal and the result."""
+"""Executes a plan: contains the executor for one or several places, the journal and the job that writes the result."""

@@ -1,7 +1,7 @@
 """Computes a planned product on the devices of this process or on the workers of a cluster, and counts what is done.
 
-It counts the bytes that were read and the operations that were done. A separate thread flushes finished tiles to the disk,
-so that storing the next tile does not wait for the disk.
+This module counts the bytes that are read and the operations that are done. A separate thread flushes finished tiles to
+the disk, so that storing the next tile does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from .executor import execute, execute_on_all
 
 
 class SharedCounter:
-    """A sum to which several threads add."""
+    """A sum to which several threads can add."""
 
     def __init__(self) -> None:
         self.count, self._lock = 0, threading.Lock()
 
     def add(self, more: int, tell: Callable[[int], None] = lambda count: None) -> None:
-        """Add ``more`` to the sum, and call ``tell`` with the sum. Only one thread at a time calls it."""
+        """Add ``more`` to the sum, and call ``tell`` with the sum. Only one thread at a time calls ``tell``."""
         with self._lock:
             self.count += more
             tell(self.count)
@@ -108,13 +108,15 @@ class TileFlusher:
         self._thread.start()
 
     def stored(self, tile: Tile) -> None:
-        """Tell the thread that a tile was stored. The thread notes the tile when it is on the disk."""
+        """Tell the thread that a tile was stored. The thread calls ``note`` with the tile when the tile is on the
+        disk.
+        """
         if self._error is not None:
             raise self._error
         self._waiting.put(tile)
 
     def close(self) -> None:
-        """Wait until every stored tile is noted. Raises the error of the thread."""
+        """Wait until the thread has called ``note`` for every stored tile. Raises the error of the thread."""
         self._waiting.put(None)
         self._thread.join()
         if self._error is not None:
@@ -147,7 +149,9 @@ class TileFlusher:
 
 @dataclass(frozen=True)
 class Product:
-    """The operands as the caller gave them, and the dtype of C. The dtype of blocks is part of the chosen placement."""
+    """The operands as the caller gave them, and the dtype of C. The dtype in which blocks are multiplied belongs to the
+    placement.
+    """
 
     a: Source
     b: Source
@@ -165,7 +169,7 @@ class Product:
 
     @property
     def extents(self) -> tuple[ArrayShape, ArrayShape]:
-        """The sizes of the axes of C that are its rows, and the sizes of those that are its columns."""
+        """The sizes of the axes of C that form its rows, and the sizes of the axes that form its columns."""
         return product_extents(self.a, self.b)
 
     @property
@@ -175,13 +179,13 @@ class Product:
 
     @cached_property
     def is_gram(self) -> bool:
-        """Whether C is known to be symmetric, because B is Aᵀ in the same file or memory."""
+        """Whether C is known to be symmetric, because B is the transpose of A in the same file or array."""
         (m, n, k) = self.shape
         return m == n and min(m, k) > 0 and is_transpose(self.a, self.b)
 
     def facts(self, placed: Placed, target: Any) -> dict[str, str]:
-        """Return, by name, everything that can change the bits of the result's file: the operands' contents, and the
-        kernel.
+        """Return a dictionary of everything that can change the bits of the result's file, such as the contents of the
+        operands and the kernel.
         """
         return {
             "a": self.a.fingerprint(),
@@ -194,13 +198,13 @@ class Product:
 
 
 class Placed(Protocol):
-    """The devices and the kernel that compute a product. ``places.Placement`` is that of this process; a cluster of workers
-    has its own.
+    """The devices and the kernel that compute a product. ``places.Placement`` implements this interface for this
+    process, and ``ClusterPlacement`` for a cluster of workers.
     """
 
     @property
     def choice(self) -> Choice[Any]:
-        """The kernel, and why it was chosen."""
+        """The chosen kernel and the reason for the choice."""
         ...
 
     @property
@@ -215,7 +219,7 @@ class Placed(Protocol):
 
     @property
     def room(self) -> Room:
-        """The memory within which the blocks of each place must fit."""
+        """The memory in which the blocks of each place must fit."""
         ...
 
     @property
@@ -230,17 +234,17 @@ class Placed(Protocol):
 
     @property
     def gpus(self) -> tuple[Any, ...]:
-        """The GPUs of this process that compute."""
+        """The GPUs of this process that compute the product."""
         ...
 
     @property
     def threads(self) -> int:
-        """The number of threads on the CPU."""
+        """The number of threads that compute on the CPU."""
         ...
 
     @property
     def memory(self) -> int:
-        """The bytes of the host's memory that may be used."""
+        """The number of bytes of the host's memory that the product may use."""
         ...
 
     def rates(self, a: Source, b: Source, out: Any, dtype: str) -> Rates:
@@ -257,10 +261,10 @@ class Computation(Protocol):
 
 @dataclass(frozen=True)
 class Callbacks:
-    """The functions that a computation calls to report to its job: the operations that are done, each finished tile, and
+    """The functions with which a computation reports to its job the operations that are done, each finished tile, and
     the bytes that a device has read.
 
-    With ``durable`` a tile counts as finished when it is on the disk.
+    If ``durable`` is set, a tile counts as finished only when it is on the disk.
     """
 
     multiplied: Callable[[int], None]
@@ -272,7 +276,7 @@ class Callbacks:
 def compute_here(
     placement: Placement, product: Product, plan: StreamPlan, sink: Sink, callbacks: Callbacks, events: Events
 ) -> None:
-    """Return the function that computes a product in this process, on all devices of its placement."""
+    """Compute a product in this process, on all devices of its placement."""
     a, b = (CountedSource(source, lambda nbytes: callbacks.read(nbytes, "")) for source in product.sources)
     with contextlib.ExitStack() as stack:
         flusher = TileFlusher(sink.flush, callbacks.finished) if callbacks.durable else None

@@ -1,18 +1,19 @@
-"""Runs a schedule in a place. Loads, multiplications and stores run at the same time, each list in order on its own thread,
-and wait for each other as the schedule states. If there are several places, each starts with its own region of C, and one
-that finishes early takes tiles of others.
+"""Runs a schedule in a place. Loads, multiplications and stores run at the same time, each list in order on its own
+thread, and wait for each other as the schedule states. If there are several places, each place starts with its own
+region of C, and a place that finishes early takes tiles of other places.
 
-A tile passes through these states, and never goes back:
+A tile passes through the following states, and never returns to an earlier state:
 
     left       at first: the tile is in the list of the place that has its region
     claimed    after ``Queue.take`` has given the tile to a place, AHEAD tiles before this place computes it
     scheduled  after ``RunningSchedule.add`` has appended the tile's entries to the three lists of the schedule
     stored     after the thread of the stores has written the tile to the result; it then calls ``stored``
 
-An entry of the schedule is *added* with its tile. The thread of its list takes the entry when all earlier entries of the
-list are submitted. It waits until the entries named in ``after_multiply``, ``needs`` and ``after_store`` are submitted too,
-and then submits the entry to the place with their tokens. Now the entry is *submitted*, and its own token is stored. The
-place itself waits until the work of the tokens is done.
+An entry of the schedule is *added* with its tile. Each list of the schedule has a thread, which takes an entry when all
+earlier entries of the list are submitted. The thread waits until the entries named in ``after_multiply``, ``needs`` and
+``after_store`` are submitted too, and then submits the entry to the place with the tokens of these entries. After the
+thread has submitted an entry, the entry is called *submitted*, and its own token is stored. The place waits until the
+work of the tokens that it gets is done.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ AHEAD = 1
 
 
 class _Ended(Exception):  # noqa: N818  # no error: it ends a thread
-    """Another thread failed, or the run was asked to stop."""
+    """Ends a thread because another thread failed, or because the run was asked to stop."""
 
 
 class RunningSchedule:
@@ -68,7 +69,7 @@ class RunningSchedule:
         self.error: BaseException | None = None
 
     def add(self, tile: Tile, later: Sequence[Tile] = ()) -> None:
-        """Add a tile to the schedule. ``later`` are the tiles that will follow, if they are known."""
+        """Add a tile to the schedule. ``later`` are the tiles that will follow this tile, if they are known."""
         with self._changed:
             self._schedule.add(tile, later)
             self._changed.notify_all()
@@ -80,7 +81,7 @@ class RunningSchedule:
             self._changed.notify_all()
 
     def stop(self, error: BaseException) -> None:
-        """Stop all threads after the entry that each is submitting. ``run`` then raises ``error``."""
+        """Stop each thread after it has submitted its current entry. ``run`` then raises ``error``."""
         with self._changed:
             first = self.error is None
             if first:
@@ -90,11 +91,12 @@ class RunningSchedule:
             self._failed(error)  # without the lock: it may take locks under which tiles are added
 
     def run(self, begins: Callable[[], None] = lambda: None) -> None:
-        """Run all three lists until all tiles are stored. The calling thread submits the multiplications.
+        """Run the lists of loads, multiplications and stores until all tiles are stored. The calling thread submits the
+        multiplications.
 
-        ``begins`` is called when the first step of a tile is about to be submitted. The first error is raised when all
-        threads have stopped; tiles that were stored until then stay in the result. Call this on a thread that receives no
-        interrupts (``cpu.runtime.stop.stoppable``), because it holds locks.
+        ``begins`` is called when the first step of a tile is about to be submitted. The first error is raised as soon
+        as all threads have stopped; tiles that were stored before the threads stopped stay in the result. This function
+        must be called on a thread that receives no interrupts (``cpu.runtime.stop.stoppable``), because it holds locks.
         """
         threads = [
             threading.Thread(target=self._until_ended, args=(work,), name=work.__name__)
@@ -176,7 +178,7 @@ def execute(
 ) -> None:
     """Run ``schedule`` in ``place``, together with the tiles that ``claim`` returns; see ``RunningSchedule``.
 
-    ``claim`` is called for a new tile while AHEAD earlier tiles are still to be computed.
+    ``claim`` is called for a new tile when AHEAD earlier tiles are not computed yet.
     """
     execution = RunningSchedule(schedule, place, stored, failed)
     left = True
@@ -204,10 +206,11 @@ FEW = 8
 class Queue:
     """The tiles that are not computed yet, in one list for each place.
 
-    A place takes its own tiles in order. When its list is empty, it takes the last tile of the longest list. If regions are
-    ``kept``, it takes only tiles of places that are lost. Near the end, a slow place gets no tile if the other places can
-    finish all remaining tiles before it would finish one, because all would have to wait for it. ``clock`` returns seconds.
-    A place has one of these states:
+    A place takes the tiles of its own list in order. When the list of a place is empty, the place takes the last tile
+    of the longest list. If regions are ``kept``, a place takes only tiles of its own list and of places that are lost.
+    Near the end, a slow place gets no tile if the other places can finish all remaining tiles before the slow place
+    would finish one, because all places would have to wait for it. ``clock`` returns seconds. A place has one of these
+    states:
 
         active   gets tiles    at first; after ``back``; and after "refused" if another place is lost and its tiles are left
         refused  gets no tile  after ``take`` found no tile for it, or found that the other places would finish sooner
@@ -225,7 +228,9 @@ class Queue:
         self._least_s = math.inf
 
     def take(self, owner: int) -> tuple[Tile, list[Tile]] | None:
-        """Return a tile for ``owner`` and the tiles that it will get next, or None if it gets no more tiles."""
+        """Return a tile for the place ``owner`` and the tiles that it will get next, or None if it gets no more
+        tiles.
+        """
         with self._lock:
             pace, now = self._paces[owner], self._clock()
             pace.claimed(now)
@@ -253,7 +258,9 @@ class Queue:
             return len(self._regions) - 1
 
     def leave(self, owner: int) -> None:
-        """Mark a place as lost. Other places take its tiles, including places that were refused a tile before."""
+        """Mark a place as lost. Other places take the tiles of the lost place; even places that were refused a tile
+        before may take them.
+        """
         with self._lock:
             for pace in self._paces:
                 if pace.state == "refused":
@@ -285,8 +292,9 @@ class Queue:
 
 
 class _Pace:
-    """The state of a place (see ``Queue``), and how fast it works, from the times at which it claims tiles: AHEAD in
-    advance, then one as it begins each."""
+    """The state of a place (see ``Queue``), and the time that the place takes for a tile. This time follows from the
+    moments at which the place claims tiles: it claims AHEAD tiles in advance, and then one tile whenever it begins
+    another."""
 
     def __init__(self) -> None:
         self.state = "active"
@@ -303,7 +311,9 @@ class _Pace:
         self._claims, self._last_s = self._claims + 1, now
 
     def finished(self, now: float, limit_s: float) -> float:
-        """Tiles beyond those that it claimed which it will finish before ``limit_s``."""
+        """Return how many tiles, in addition to the tiles that it has claimed, the place will finish before
+        ``limit_s``.
+        """
         free_s = max(now, self._last_s + (1 + AHEAD) * self.tile_s)
         if free_s >= limit_s or not self.tile_s:
             return math.inf if free_s < limit_s else 0.0
@@ -319,9 +329,9 @@ def execute_on_all(
 ) -> None:
     """Compute the tiles of ``regions`` on all places at the same time, one region for each place.
 
-    ``stored`` is called with each tile, by one thread at a time. The first error stops all places, and is raised when they
-    have stopped. Call this on a thread that receives no interrupts (``cpu.runtime.stop.stoppable``), because it holds
-    locks.
+    ``stored`` is called with each stored tile, by one thread at a time. The first error stops all places; it is raised
+    when all places have stopped. This function must be called on a thread that receives no interrupts
+    (``cpu.runtime.stop.stoppable``), because it holds locks.
     """
     queue, lock = Queue(regions), threading.Lock()
     errors: list[BaseException] = []

@@ -1,11 +1,11 @@
-"""One product from its options to the finished result: operands are opened, rates are measured, and the plan is made; then
-the product is computed tile by tile.
+"""Carries out one product from its options to the finished result: opens the operands, measures rates and makes the
+plan, and then computes the product tile by tile.
 
-If Ctrl-C, a full disk or a power failure stops the product, the finished tiles are in the unfinished file and in its
-journal. The next job for the same result continues from there.
+If Ctrl-C, a full disk or a power failure stops the product, the unfinished file contains the finished tiles and a
+journal lists them. With ``resume``, the next job for the same result computes only the other tiles.
 
 A job is made from the arguments of ``multiply``: the operands are opened, checked, placed and planned. This module also
-makes the timeline of a job, as measured or as predicted, for files and pages.
+makes the measured or predicted timeline of a job, which can be written to files and HTML pages.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class RunTotals:
-    """The time and the bytes of a run. ``before`` of all ``tiles`` were finished when the run began."""
+    """The time and the bytes of a run. Of all ``tiles``, the number ``before`` were finished when the run began."""
 
     tiles: int
     before: int
@@ -91,7 +91,7 @@ class RunTotals:
 
     @property
     def read_bytes(self) -> int:
-        """The bytes of operands that were read."""
+        """The number of bytes of the operands that were read."""
         return sum(self.read_by.values())
 
     @property
@@ -104,10 +104,11 @@ class RunTotals:
 
 @dataclass
 class Job:
-    """A planned product. ``plan`` says what ``run`` will do, and ``measured`` what it has done so far.
+    """A planned product. ``plan`` says what ``run`` will do, and ``measured`` says what ``run`` has done so far.
 
     ``complete`` means that an earlier run has finished the result, so that nothing is left to do. ``discarded`` is the
-    number of finished tiles of an interrupted run that are lost when this job runs, because it does not resume that run.
+    number of finished tiles of an interrupted run that are lost when this job runs, because this job does not resume
+    the interrupted run.
     """
 
     product: Product
@@ -132,10 +133,10 @@ class Job:
         self.resumable = self.begun is not None
 
     def run(self, progress: Progress | None = None, events: Events | None = None) -> None:
-        """Compute the missing tiles. After this the result is complete.
+        """Compute the missing tiles. After ``run`` the result is complete.
 
-        The work is done on a thread that receives no interrupts. Ctrl-C stops the work, and is raised when all threads have
-        stopped.
+        The product is computed on a thread that receives no interrupts. Ctrl-C stops the work; KeyboardInterrupt is
+        raised when all threads have stopped.
         """
         stoppable(functools.partial(self._timed, progress, events))
 
@@ -167,7 +168,7 @@ class Job:
 
     @property
     def finished_tiles(self) -> int:
-        """The number of tiles that a later run need not compute."""
+        """The number of finished tiles, which a later run need not compute again."""
         return 0 if self.journal is None else self.journal.tiles
 
     def as_dict(self) -> dict[str, Any]:
@@ -264,10 +265,10 @@ def plan_job(
     *,
     only_planned: bool,
 ) -> Job:
-    """Return a job that is ready to run. Until ``stack`` is closed, no other process can run a job for the same result.
+    """Return a job that is ready to run. No other process can run a job for the same result before ``stack`` is closed.
 
-    With ``only_planned`` the job cannot be run, and nothing is written. Raises MemoryLimitError if the product cannot fit,
-    ResumeError if it cannot be resumed, and FileError.
+    If ``only_planned`` is set, the job cannot be run, and nothing is written. Raises MemoryLimitError if the product
+    does not fit in the memory limit, ResumeError if the product cannot be resumed, and FileError.
     """
     work = journal = begun = None
     complete, discarded = False, 0
@@ -310,8 +311,8 @@ def _finished_tiles(work: WorkDirectory) -> int:
 
 
 def refuse_inside(target: Path, sources: Sequence[Source]) -> None:
-    """Raise UsageError if the result would be inside the directory of an operand. It would become part of the operand while
-    this is read.
+    """Raise UsageError if the result would be inside the directory of an operand. A result inside this directory would
+    become part of the operand while the operand is read.
     """
     for name, source in zip("ab", sources, strict=False):
         store = getattr(source, "path", None)
@@ -408,8 +409,8 @@ COMPARED = ("a", "b", "the dtype", "the precision", "the result's name")
 
 @dataclass(frozen=True)
 class Finished:
-    """The record of a finished result. ``identity`` is the fingerprint of its file, and ``facts`` are what it was made
-    from.
+    """The record of a finished result. ``identity`` is the fingerprint of the result's file, and ``facts`` describe the
+    operands and options from which it was computed.
     """
 
     identity: str
@@ -417,7 +418,9 @@ class Finished:
 
 
 def remember(target: Any, path: Path, extents: Extents, dtype: Any, facts: Mapping[str, str]) -> None:
-    """Record what the result at ``path`` was made from. If this fails, no error is raised."""
+    """Record from which operands and options the result at ``path`` was computed. If the record cannot be written, no
+    error is raised.
+    """
     with contextlib.suppress(OSError, TilewrightError):
         record = {"result": _identity(target, extents, dtype), "facts": {name: facts[name] for name in COMPARED}}
         record_path = _record_file(path, facts).write_json(record)
@@ -436,11 +439,13 @@ def forget(path: Path, facts: Mapping[str, str]) -> None:
 
 
 def is_finished(target: Any, path: Path, extents: Extents, dtype: Any, facts: Mapping[str, str], *, sure: bool) -> bool:
-    """Whether the result at ``path`` is complete and was made from these operands. False if there is no result.
+    """Whether the result at ``path`` is complete and was computed from the operands in ``facts``. False if there is no
+    result.
 
-    ``sure`` means that a journal says that the result was made from them. Raises ResumeError for a matrix with another
-    shape or dtype, one made from other operands, and one whose operands are not known, because ``resume`` neither replaces
-    nor accepts these.
+    ``sure`` means that a journal says that the result was computed from the operands in ``facts``. ``resume`` neither
+    replaces nor accepts a matrix with another shape or dtype, a matrix that was computed from other operands, or a
+    matrix whose operands are not known. ResumeError is raised for a matrix that ``resume`` neither replaces nor
+    accepts.
     """
     if not path.exists():
         return False
@@ -470,7 +475,9 @@ def _identity(target: Any, extents: Extents, dtype: Any) -> str:
 
 
 def open_result(target: Any, extents: Extents, dtype: Any) -> Source:
-    """Open the file of a result with axes of these sizes, to be read as a matrix."""
+    """Open the file of a result as a matrix. ``extents`` are the sizes of the axes that form the rows, and of the axes
+    that form the columns.
+    """
     places = range(len(joined(extents)))
     axes = places[: len(extents[0])], places[len(extents[0]) :]
     return open_matrix(target, shape=joined(extents), dtype=dtype, axes=axes)
@@ -502,8 +509,8 @@ def _changed_s(path: Path) -> float:
 
 @contextlib.contextmanager
 def open_job(a: Any, b: Any, out: Any, options: Options, *, only_planned: bool = False) -> Iterator[Job]:
-    """Return the job of a ``multiply``, planned and ready to run. Raises all errors that can be found before the product
-    begins.
+    """Plan a ``multiply``, and return its job, which is ready to run. ``open_job`` raises every error that can be found
+    before the product begins.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(restored_context())
@@ -532,8 +539,8 @@ def check_regions(partition: str, places: Sequence[str]) -> None:
 
 
 def opened_source(stack: contextlib.ExitStack, operand: Any, name: str) -> Source:
-    """Return the operand ``name`` as an open matrix. It is closed with ``stack``, unless the caller of ``multiply`` opened
-    it.
+    """Return the operand ``name`` as an open matrix. The matrix is closed with ``stack``, unless the caller of
+    ``multiply`` opened it.
 
     Raises ShapeError for an array that is no matrix.
     """
@@ -581,9 +588,10 @@ def opened_product(stack: contextlib.ExitStack, a: Any, b: Any, dtype: Any, axes
 
 
 def summed_axes(axes: Any, a: ArrayShape, b: ArrayShape) -> tuple[Axes, Axes]:
-    """Return for both operands the axes that are rows and columns of a matrix, if the product sums over ``axes``.
+    """Return, for both operands, which axes become the rows and which become the columns of a matrix if the product
+    sums over ``axes``.
 
-    The merged axes of k are in the order in which ``a`` has them.
+    The summed axes, which are merged to k, are in the order in which ``a`` has them.
 
     >>> summed_axes(([2, 0], [0, 1]), (2, 3, 4), (4, 2, 5))
     (Axes(rows=(1,), columns=(0, 2)), Axes(rows=(1, 0), columns=(2,)))
@@ -597,9 +605,10 @@ def summed_axes(axes: Any, a: ArrayShape, b: ArrayShape) -> tuple[Axes, Axes]:
 
 
 def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]:
-    """Return the dtype of C: ``wanted``, or else the dtype to which ``matmul`` promotes operands of these dtypes.
+    """Return the dtype of C: ``wanted``, or the dtype to which ``matmul`` promotes operands of these dtypes if
+    ``wanted`` is None.
 
-    Raises DTypeError if no dtype can represent both, or if one of them cannot be cast to ``wanted`` by NumPy's
+    Raises DTypeError if no dtype can represent both operands, or if an operand cannot be cast to ``wanted`` by NumPy's
     ``same_kind`` rule.
 
     >>> int8, float16 = np.dtype(np.int8), np.dtype(np.float16)
@@ -623,7 +632,9 @@ def product_dtype(a: np.dtype, b: np.dtype, wanted: Any = None) -> np.dtype[Any]
 
 
 def array_for(product: Product) -> np.ndarray[Any, Any]:
-    """Return a new array for the result, as a matrix. Raises MemoryLimitError if no array can be that large."""
+    """Return a new array for the result, as a matrix. Raises MemoryLimitError if the result is too large for any
+    array.
+    """
     m, n, _ = product.shape
     try:
         return np.empty(product.result_shape, product.dtype).reshape(m, n)
@@ -669,8 +680,8 @@ def _share_memory(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
 
 
 def is_in(operand: Any, out: Any) -> bool:
-    """Whether an operand is in the file or directory of ``out``. Both are a path, a source, or an
-    array mapped from a file.
+    """Whether an operand is in the file or directory of ``out``. The operand and ``out`` are each a path, a source, or
+    an array that is mapped from a file.
     """
     inner, outer = _file_of(operand), _file_of(out)
     if inner is None or outer is None or not (inner.exists() and outer.exists()):
@@ -695,7 +706,7 @@ def _file_of(matrix: Any) -> Path | None:
 
 
 def timeline(job: Job, events: Events, environment: Mapping[str, Any]) -> Timeline:
-    """Return what a run of ``job`` did and when, until its end or until it was stopped."""
+    """Return the timeline of a run of ``job``: what the run did and when, until it ended or was stopped."""
     ordered = sorted(events.events, key=lambda event: event.start_s)
     pieces = [
         Piece(event.place, event.track, event.name, max(0.0, event.start_s), max(0.0, event.start_s, event.end_s))
@@ -705,15 +716,15 @@ def timeline(job: Job, events: Events, environment: Mapping[str, Any]) -> Timeli
 
 
 def predicted_timeline(job: Job, environment: Mapping[str, Any]) -> Timeline:
-    """Return what a run of ``job`` would do and when, by the prediction of its plan."""
+    """Return the timeline that the plan of ``job`` predicts: what a run would do and when."""
     return _timeline_of(job, predicted_pieces(job.plan, job.placement.names), environment, predicted=True)
 
 
 def predicted_pieces(plan: StreamPlan, places: Sequence[str]) -> list[Piece]:
-    """Return the predicted times of all loads, multiplications and stores of a plan, sorted, with the names that a run
-    gives them.
+    """Return all loads, multiplications and stores of a plan with their predicted times, in order of time and with the
+    names that a run gives them.
 
-    Each place computes only its own region.
+    The prediction assumes that each place computes only its own region.
     """
     pieces: list[Piece] = []
     for place, region in zip(places, plan.regions, strict=False):  # the plan may not use every place

@@ -1,10 +1,12 @@
-"""The journal of a product: a file that lists the finished tiles of the result, so that a run that was killed can be
-resumed.
+"""Reads and writes the journal of a product: a file that lists the finished tiles of the result, so that a run that was
+killed can be resumed.
 
-A journal is a text file with one line of JSON for each fact. The last field of a line is the BLAKE2 digest of the line and
-of the previous digest. So it is noticed if a line was changed, moved, left out, repeated or taken from another journal.
-Only the last line may be invalid, because a crash may have interrupted its writing; it is ignored. A line is parsed only if
-its digest is right. Its contents are still checked against the product, because anyone can compute a digest.
+A journal is a text file of lines of JSON: a first line that describes the product, and one line for each finished tile.
+The last field of each line is the BLAKE2 digest of the line and of the previous line's digest. With these digests, the
+reader notices if a line was changed, moved, left out, repeated or taken from another journal. Only the last line may be
+invalid, because a crash may have interrupted the writing of it; an invalid last line is ignored. A line is parsed only
+if its digest is right. The contents of a line with the right digest are still checked against the product, because
+anyone can compute a digest.
 """
 
 from __future__ import annotations
@@ -43,8 +45,9 @@ _ANEW = "multiply without resume to begin anew"
 class BegunProduct:
     """A product that an earlier run has begun.
 
-    ``facts`` are, by name, those that must not change. The tiles ``finished`` are complete in the unfinished file with this
-    ``inode``. ``end`` is the offset in the journal after the last valid line, and ``digest`` is the digest of that line.
+    ``facts`` is a dictionary of the facts about the product that must not change, such as the fingerprints of the
+    operands. The tiles ``finished`` are complete in the unfinished file, whose inode is ``inode``. ``end`` is the
+    offset in the journal after the last valid line, and ``digest`` is the digest of that line.
     """
 
     grid: Grid
@@ -73,8 +76,8 @@ class BegunProduct:
         *,
         triangle: bool = False,
     ) -> None:
-        """Raise ResumeError unless all facts are those of the journal, and the journal's grid is possible for a product of
-        this ``shape``.
+        """Raise ResumeError unless ``facts`` are the facts in the journal, and the journal's grid is possible for a
+        product of this ``shape``.
         """
         changed = [name for name, fact in facts.items() if self.facts.get(name) != fact]
         if changed:
@@ -89,7 +92,7 @@ class BegunProduct:
 
 
 class Journal:
-    """The journal file: it says what is multiplied and how it is cut, and then lists each tile that is on the disk.
+    """The journal file, which says what is multiplied and how C is cut, and then lists each tile that is on the disk.
 
     The line of a tile is written after its data, so the tiles in a journal are complete. A journal is locked while it is
     open. An empty journal is removed when it is closed.
@@ -110,7 +113,7 @@ class Journal:
     def begin(
         self, grid: Grid, facts: Mapping[str, str], inode: int, *, overwrite: bool = False, triangle: bool = False
     ) -> None:
-        """Write the first line, and remove everything that the file contained."""
+        """Remove everything that the journal contains, and write its first line."""
         self.clear()
         self._digest = b""
         run = {"journal": "multiply", "schema": _SCHEMA, "run": secrets.token_hex(8)}
@@ -118,30 +121,32 @@ class Journal:
         self._append({**run, "facts": dict(facts), "grid": asdict(grid), "inode": inode, **more})
 
     def take_up(self, begun: BegunProduct) -> None:
-        """Continue after the lines that were read from the journal. An incomplete last line is removed."""
+        """Continue the journal after the lines that ``read_journal`` has read from it. An incomplete last line is
+        removed.
+        """
         with os_errors(self.path, "written"):
             os.ftruncate(self._file, begun.end)
         self._digest, self.tiles = begun.digest, len(begun.finished)
 
     def add(self, tile: Tile) -> None:
-        """Write a line for a tile whose data are on the disk. Call ``begin`` or ``take_up`` before."""
+        """Write a line for a tile whose data are on the disk. ``begin`` or ``take_up`` must have been called before."""
         self._append({"tile": list(tile)})
         self.tiles += 1
 
     def clear(self) -> None:
-        """Remove all lines, before the unfinished file is begun again."""
+        """Remove all lines of the journal, before the unfinished file is begun again."""
         with os_errors(self.path, "written"):
             os.ftruncate(self._file, 0)
             os.fsync(self._file)
         self.tiles = 0
 
     def remove(self) -> None:
-        """Remove the journal, because the result is complete and has its name."""
+        """Remove the journal, because the result is complete and its file has the final name."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_name_in(self._directory, self.path), dir_fd=self._directory)
 
     def close(self) -> None:
-        """Close the file, and remove it if it is empty."""
+        """Close the file of the journal, and remove the file if it is empty."""
         status = os.fstat(self._file)
         if status.st_nlink and not status.st_size:  # without a link, the name may be another process's by now
             self.remove()
@@ -182,10 +187,11 @@ def _digest(text: bytes, before: bytes) -> bytes:
 
 
 def read_journal(path: Path) -> BegunProduct | None:
-    """Return what an earlier run wrote to the journal. None if there is no journal, or nothing but one incomplete line.
+    """Return the product that an earlier run described in the journal. The result is None if there is no journal, or if
+    the journal contains only one incomplete line.
 
-    Raises ResumeError for a file that is no journal, one that another version of Tilewright wrote, and one that was
-    changed.
+    Raises ResumeError for a file that is not a journal, for a journal that another version of Tilewright wrote, and for
+    a journal that was changed.
     """
     with os_errors(path, "read"):
         try:
@@ -235,7 +241,7 @@ def _no_journal(path: Path) -> ResumeError:
 
 
 class _Line(NamedTuple):
-    """The facts of a line, the offset in the file after it, and its digest."""
+    """The facts in a line, the offset in the file after the line, and the digest of the line."""
 
     facts: Any
     end: int
