@@ -74,8 +74,8 @@ def error_of_s1() -> str:
     whole, level = said[list(leaves).index(4096)], said[list(leaves).index(2048)]
     return (
         "Tilewright's kernels also have larger errors on the GPU than on the CPU. For n = 4,096 every CUDA kernel of "
-        f"the ladder has an error of {in_units(cuda)} u. Without recursion, `cpu/strassen_buffer` has an error of {whole}. With "
-        f"one level of recursion the error of `cpu/strassen_buffer` is {level}."
+        f"the ladder has an error of {in_units(cuda)} u. Without recursion, `cpu/strassen_buffer` has an error of "
+        f"{whole}. With one level of recursion the error of `cpu/strassen_buffer` is {level}."
     )
 
 
