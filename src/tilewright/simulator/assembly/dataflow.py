@@ -31,8 +31,8 @@ def operand_names(operand: str) -> tuple[str, ...]:
 def pointers_written(program: Program) -> set[str] | None:
     """The parameters and variables from which the address of a store or atomic to global memory may be computed.
 
-    The analysis follows values through registers and the arguments of calls, in any order of execution. None means that
-    any operand may be written, because an address was loaded from memory.
+    The analysis follows values through registers and the arguments of calls, in any order of execution. A result of
+    None means that any operand may be written, because an address was loaded from memory.
     """
     roots = {p.name for p in program.entry.params} | {v.name for v in program.variables.values() if v.space == "global"}
     flows: dict[str, set[str]] = {}
@@ -110,17 +110,17 @@ class Demand:
             self.writer |= dict.fromkeys(written, ins.index)
 
     def of(self, load: Instruction, register: str) -> list[Condition] | None:
-        """The conditions under which the result of ``load`` is used. They are on predicates that were written before
-        ``load``, and one of them suffices.
+        """Return the conditions under which the result of ``load`` is used. Each condition is on predicates that were
+        written before ``load``, and one condition that holds suffices.
 
-        The list is empty if the result is not used, or is selected only by predicates that are written later. None
-        means that the result must be assumed to be used.
+        The list of conditions is empty if the result of the load is not used, or is selected only by predicates that
+        are written later. None instead of a list means that the result of the load must be assumed to be used.
         """
         return [] if register == "_" else self._needed(load, register, load.index, _FAR)
 
     def copied(self, register: str) -> bool:
-        """Whether a result is only stored, unchanged. A structure that is copied in this way may contain padding bytes
-        that were never written."""
+        """Whether the result of a load is only stored, unchanged. A structure that is copied by loads and stores may
+        contain padding bytes that were never written."""
         users = self.users.get(register, [])
         return bool(users) and all(
             user.parts[0] == "st" and register not in _registers(user.operands[0]) for user in users
