@@ -24,8 +24,9 @@ MOST_BLOCKS = 1 << 26
 
 
 def dimensions(name: str, value: int | Sequence[int]) -> Dim:
-    """Check the dimensions of a grid or block; returns them as (x, y, z). Raises UsageError if they are not one to
-    three positive numbers, or are more than a GPU accepts.
+    """Check the dimensions of a grid or block; returns them as (x, y, z).
+
+    Raises UsageError if they are not one to three positive numbers, or are more than a GPU accepts.
 
     >>> dimensions("grid", (4, 2))
     (4, 2, 1)

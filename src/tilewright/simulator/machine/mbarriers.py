@@ -118,8 +118,8 @@ class Mbarriers:
         self.reports.report(kind, ins, lanes, np.ones(1, bool), None, f"{text}: {ins.text}", grade)
 
     def find(self, ins: Instruction, region: Region, offset: int, lanes: Ints) -> Mbarrier | None:
-        """The barrier at an offset. If none was initialised there, or it was overwritten, reports a finding and returns
-        None."""
+        """Return the barrier at an offset. If no barrier was initialised there, or if the barrier was overwritten,
+        reports a finding and returns None."""
         barrier = self.at.get(offset)
         if barrier is not None and barrier.intact():
             return barrier
@@ -222,7 +222,7 @@ class Mbarriers:
         self, ins: Instruction, barrier: Mbarrier, count: int, copies: Sequence[Pending], lane: int | None = None
     ) -> None:
         """Note that a lane copies ``count`` bytes. The bytes arrive as late as possible, when no thread can run any
-        more. A thread that has waited for these bytes is ordered after everything that the lane has done up to this
+        more. A thread that has waited for these bytes knows that the lane has reached the time at which it issued the
         copy."""
         if lane is not None:
             row = np.zeros(self.clocks.columns, np.int64)
@@ -330,7 +330,7 @@ class Mbarriers:
         return True
 
     def report_bytes(self, barrier: Mbarrier) -> None:
-        """Report a barrier at which another number of bytes arrived than was expected."""
+        """Report a barrier at which the number of bytes that arrived differs from the number that was expected."""
         if not barrier.bytes or (barrier.pending and barrier.bytes > 0):
             return
         lane = np.array([barrier.block * self.threads.threads])
@@ -342,7 +342,8 @@ class Mbarriers:
         self.report(BYTE_COUNT, ins, lane, text)
 
     def report_left(self) -> None:
-        """At the end of blocks, report barriers at which another number of bytes arrived than was expected."""
+        """Report, at the end of blocks, barriers at which the number of bytes that arrived differs from the number that
+        was expected."""
         for barrier in self.at.values():
             if barrier.intact():
                 self.report_bytes(barrier)
