@@ -1,6 +1,6 @@
 """The defects that the microscope finds in a kernel, as plain data. There is one finding for each kind of defect and
 source line. A line in a device function has one finding for each line of the kernel that calls the function. The grade
-of a finding says how sure it is, and whether it is in the user's code or in a library's."""
+of a finding says how certain the defect is, and whether it is in the user's code or in a library's code."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ GRADES = (SURE, BY_THE_LETTER, IN_LIBRARY)
 
 @dataclass(frozen=True)
 class Finding:
-    """One defect, with the first thread in which it occurred, and its grade: SURE, BY_THE_LETTER or IN_LIBRARY."""
+    """One defect, with the first thread in which it occurred, and its grade (SURE, BY_THE_LETTER or IN_LIBRARY)."""
 
     kind: str
     kernel: str

@@ -10,8 +10,8 @@ compiled a kernel.
 | Numba's dispatcher | the PTX of its only specialisation |
 | an object with ``__ptx__`` (CuTe DSL), or ``ptx`` | that text |
 
-Numba passes an array as seven parameters: two pointers of its own, size, item size, data, shape and strides. ``passed``
-does the same.
+Numba passes an array as seven kernel parameters: two pointers that only Numba uses, size, item size, data, shape and
+strides. ``passed`` does the same.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Passed:
     places: list[int | None]
 
     def positions(self, outputs: Sequence[int]) -> Sequence[int]:
-        """Convert positions of arguments to positions of parameters. Wrong positions stay unchanged; later checks
-        report them."""
+        """Convert positions of arguments to positions of parameters. Invalid positions stay unchanged, because later
+        checks report them."""
         if self.places == list(range(len(self.values))) or isinstance(outputs, str):
             return outputs
         known = dict(enumerate(self.places))
@@ -65,8 +65,8 @@ class GivenKernel:
     """A kernel that a caller passed: its text, the name of its file, the name of the function if the caller chose one,
     its binary if there is one, and the dynamic shared memory that it needs.
 
-    Three fields are for Triton's kernels: the ``types`` of the arguments, which are "constexpr" for the compiler's
-    constants; the layouts of arguments that are ``descriptors`` of tensors; and the bytes of scratch memory that each
+    Three fields are for Triton's kernels. They are the ``types`` of the arguments ("constexpr" for a constant of the
+    compiler), the layouts of arguments that are ``descriptors`` of tensors, and the bytes of scratch memory that each
     block gets.
     """
 

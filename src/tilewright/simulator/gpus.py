@@ -1,13 +1,13 @@
-"""GPUs as data: the limits of a multiprocessor, and the peak rates of a GPU model. A figure that is not certain is
-None.
+"""GPUs as data: the limits of a multiprocessor, and the peak rates of a GPU model. A limit or rate that is not known
+for certain is None.
 
-The figures come from these sources:
+The limits and rates come from the following sources:
 
 - limits by compute capability: NVIDIA's CUDA C++ Programming Guide, "Technical Specifications per Compute Capability",
   and the toolkit's own ``cuda_occupancy.h`` (allocation units, sub-partitions, reserved bytes). Both no longer list
   compute capability 1.3, for which the guide of CUDA 2.3 to 5 and the CUDA Occupancy Calculator spreadsheet are used;
 - counts of multiprocessors, clocks and bandwidths: the datasheet or whitepaper named at each GPU. Peaks are
-  multiprocessors x operations per cycle x boost clock. These peaks agree with the datasheets' figures, which are
+  multiprocessors x operations per cycle x boost clock. The computed peaks agree with the datasheets' figures, which are
   rounded.
 """
 
@@ -83,7 +83,7 @@ class PipelineRates:
     seconds, rates in GB/s, and clocks in MHz.
 
     ``launch``: the time from the start of one kernel to the start of the next, if each kernel ends at once.
-    ``block_interval``: the time from the start of a block to the start of the next on the same multiprocessor.
+    ``block_interval``: the time from the start of a block to the start of the next block on the same multiprocessor.
     ``block_start``: the time from the start of a block to its first request for data. ``l2_latency``: the time until a
     copy has arrived from the L2 cache; ``memory_latency``: how much longer a copy from device memory takes.
     ``hand_over``: the time from the end of a warp group's products in one stage to its first product in the next stage.
@@ -138,7 +138,7 @@ class GpuModel:
 
     @property
     def arch(self) -> str:
-        """The compiler's name for the compute capability.
+        """The compiler's name for the GPU's compute capability, such as ``sm_90a``.
 
         >>> find_gpu("h200").arch
         'sm_90'
@@ -228,7 +228,7 @@ def capability_of(arch: str) -> tuple[int, int] | None:
 def find_gpu(name: str) -> GpuModel:
     """Find a GPU by its name; case, spaces, the maker's prefixes and a suffix of form factor and memory are ignored.
 
-    Raises UsageError, which lists all names, for a GPU that the table does not have.
+    Raises UsageError for a GPU that the table does not have; the message lists all names.
 
     >>> find_gpu("NVIDIA H200").sms, find_gpu("rtx2080ti").name, find_gpu("gtx-260").compute_capability
     (132, 'RTX 2080 Ti', (1, 3))
@@ -246,8 +246,8 @@ def find_gpu(name: str) -> GpuModel:
 
 
 def named_in_full(name: str, gpu: GpuModel) -> bool:
-    """Whether ``name`` states a form factor or a memory size after the name of a GPU in the table. These may differ
-    from those of the GPU in the table.
+    """Whether ``name`` states a form factor or a memory size after the name of a GPU in the table. The stated form
+    factor or memory size may differ from that of the GPU in the table.
 
     >>> named_in_full("NVIDIA A100-SXM4-40GB", find_gpu("a100")), named_in_full("nvidia a100", find_gpu("a100"))
     (True, False)

@@ -74,7 +74,7 @@ def said_of_line(line: ListingLine, width: int) -> str:
 
 
 def wrapped(text: str, width: int, mark: str = "^") -> str:
-    """Wrap a text about the line above, with its mark in front."""
+    """Wrap a text about the source line above; the first line of the result begins with the text's mark."""
     return textwrap.fill(f"{mark} {text}", width, initial_indent="  ", subsequent_indent="    ")
 
 
@@ -113,7 +113,8 @@ LEGEND = (
 
 
 def timeline_lines(pipeline: Pipeline) -> list[str]:
-    """The timeline as text: a title, a line for each row, and a legend; empty if there is no timeline."""
+    """Return the timeline of a pipeline as text lines: a title, a line for each row, and a legend. The list is empty if
+    there is no timeline."""
     if not pipeline.rows:
         return []
     name = min(max(len(row.name) for row in pipeline.rows), LONGEST_NAME) + 2

@@ -2,8 +2,8 @@
 defects.
 
 A run includes all blocks of a grid, or a sample: blocks at corners and edges, and some inner blocks. A sample contains
-two choices of inner blocks, and the counts of the two choices are compared. An ``Observation`` holds what was observed
-in one launch, and can be printed.
+two choices of inner blocks, and the counts of the two choices are compared. An ``Observation`` holds the results,
+counters and findings of one launch, and can be printed.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ def microscope(
         The number of threads per block along x, y, z. The default is the number for which the kernel was compiled; if
         it was compiled for none, 32.
     args : sequence, default: ()
-        The kernel's arguments in order: NumPy arrays (which are copied), numbers, tensor maps, and lists. A list is
-        passed as a structure or an array whose members are the items of the list; an array in a list becomes a pointer,
-        and an item may be a list. If the kernel's parameter is a pointer, a list or tensor map is put into global
-        memory. For a kernel of another library, pass the arguments that a call in that library has, without those that
-        the library adds.
+        The kernel's arguments in order. An argument is a NumPy array (which is copied), a number, a tensor map, or a
+        list. A list is passed as a structure or an array whose members are the items of the list; an array in a list
+        becomes a pointer, and an item may be a list. For a parameter that is a pointer, a list or tensor map is put
+        into global memory, and its address is passed. For a kernel of another library, pass the arguments that a call
+        in that library has, without those that the library adds.
     arch : str
         The architecture for which CUDA C++ is compiled, such as "sm_90a".
     include : sequence of paths, default: ()
@@ -147,7 +147,7 @@ def microscope(
     Raises
     ------
     CompileError
-        The compiler refuses the source; the message quotes it.
+        The compiler refuses the source; the message quotes the compiler's output.
     UsageError
         The simulator cannot run the PTX, an instruction, the arguments or the launch; or the object that was passed as
         ``source`` has no PTX.
@@ -426,8 +426,8 @@ class BlockSample:
     total: int
 
     def warp_weights(self, choice: int, threads: int) -> _Weights:
-        """Make the function that ``Counters`` needs: it takes warp numbers and returns how many warps each represents,
-        for blocks of ``threads`` threads."""
+        """Make the function that ``Counters`` needs: it takes warp numbers and returns how many warps of the grid each
+        of them represents, for blocks of ``threads`` threads."""
         return _Weights(self.blocks, self.weights[choice], -(-threads // WARP))
 
 
@@ -513,7 +513,7 @@ def _axis_sample(size: int, choice: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the microscope saw during one launch. ``print`` shows the source with its counters in the margin.
+    """What the microscope observed during one launch. ``print`` shows the source with its counters in the margin.
 
     Attributes
     ----------
@@ -607,9 +607,9 @@ class Observation:
         Parameters
         ----------
         **requirements : number or str
-            Each keyword is a measure from the list in the notes. If its value is a number, the measure must equal the
-            number; if it is a text such as ``"<= 4.1"``, the comparison must hold. A call without keywords requires
-            ``findings=0``.
+            Each keyword is a measure from the list in the section "Notes". If its value is a number, the measure must
+            equal the number; if it is a text such as ``"<= 4.1"``, the comparison must hold. A call without keywords
+            requires ``findings=0``.
 
         Returns
         -------

@@ -1,9 +1,10 @@
-"""Computes how many blocks a multiprocessor holds at once, and what prevents it from holding more (row S3.4 of
-docs/sources.md, for any GPU).
+"""Computes how many blocks a multiprocessor holds at once, and which resource prevents it from holding more (row S3.4
+of docs/sources.md, for any GPU).
 
-The rules are those of CUDA's occupancy calculator: ``cuda_occupancy.h`` of the CUDA toolkit, and for compute capability
-1.3 the spreadsheet of that time. Each of four resources (threads, registers, shared memory, block slots) is allocated
-in units, and limits the number of blocks. The lowest of the four limits is the number of resident blocks.
+The rules come from CUDA's occupancy calculator, which is ``cuda_occupancy.h`` in the CUDA toolkit; for compute
+capability 1.3 they come from the spreadsheet of that time. Each of four resources (threads, registers, shared memory,
+block slots) is allocated in units, and limits the number of blocks. The lowest of the four limits is the number of
+resident blocks.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ COUNTERS = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many blocks and warps of a launch one multiprocessor holds.
+    """The number of blocks and warps of a launch that one multiprocessor holds.
 
     ``limits``: the number of blocks that each resource alone would allow; None if a block uses none of that resource, 0
     if the block cannot launch. ``refusal`` says why the block cannot launch, with the GPU's limit; ``refusal`` is empty
@@ -75,8 +76,8 @@ def occupancy(gpu: GpuModel, threads: int, registers: int = 0, shared: int = 0) 
     and ``shared`` bytes of shared memory.
 
     ``shared`` is the static plus the dynamic shared memory of a block; its limit is the maximum to which a kernel can
-    opt in. Raises UsageError for negative numbers or a block of no threads. The kernel of row S3.4 (docs/sources.md) on
-    its GPU, then two recent GPUs:
+    opt in. Raises UsageError for negative numbers, or for a block without threads. The kernel of row S3.4
+    (docs/sources.md) on its GPU, then two recent GPUs:
 
     >>> from tilewright.simulator.gpus import find_gpu
     >>> occupancy(find_gpu("GTX 260"), 64, 50, 2248).blocks

@@ -110,7 +110,7 @@ def required(measure: str, comparison: Any) -> Requirement:
 
 
 def required_in(text: str) -> Requirement:
-    """Parse a requirement as it is written on a command line.
+    """Parse a requirement in the form of the command line.
 
     >>> str(required_in("findings=0")), str(required_in("sectors_per_request <= 4.1"))
     ('findings == 0', 'sectors_per_request <= 4.1')

@@ -50,7 +50,7 @@ Group = tuple[str, int, str, str]  # file, line, space, family of kinds
 
 
 def access_group(file: str, line: int, space: str, kind: str) -> Group:
-    """The key by which an access in the PTX is matched with an access in the machine code."""
+    """Return the key by which an access in the PTX is matched with an access in the machine code."""
     return PurePosixPath(file).name, line, space, _FAMILIES.get(kind, kind)
 
 
@@ -81,7 +81,7 @@ class MachineInstruction:
 
     @property
     def nbytes(self) -> int:
-        """The bytes per lane of a memory access: the width in its opcode, otherwise 4."""
+        """The bytes per lane of a memory access: the width that the opcode states, or 4 if it states none."""
         return next((_WIDTHS[part] for part in self.opcode.split(".")[1:] if part in _WIDTHS), 4)
 
     @property

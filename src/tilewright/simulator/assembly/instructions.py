@@ -197,12 +197,12 @@ class Instruction:
 
     @property
     def line(self) -> int:
-        """The source line; 0 if the PTX has no line information."""
+        """The number of the source line of the instruction; 0 if the PTX has no line information."""
         return self.where.line
 
     @property
     def file(self) -> str:
-        """The source file; "" if the PTX has no line information."""
+        """The source file of the instruction; "" if the PTX has no line information."""
         return self.where.file
 
     @property
@@ -306,8 +306,8 @@ def uses_tensor_memory(code: Iterable[Instruction]) -> bool:
 
 
 def is_ordered(ins: Instruction) -> bool:
-    """Whether an instruction accesses memory in an order on which other threads may rely. Such instructions are
-    atomics, volatile and ordered accesses, and operations on barrier objects."""
+    """Whether an instruction accesses memory in an order on which other threads may rely. Atomics, volatile and ordered
+    accesses, and operations on barrier objects count as such instructions."""
     return ins.parts[0] in ("atom", "red", "mbarrier") or bool((_ORDERED | {"release", "complete_tx"}) & set(ins.parts))
 
 

@@ -1,9 +1,9 @@
 """Parses PTX text into a module: functions with decoded instructions, each with its source line, and the memory that
 they declare.
 
-The parser reads PTX (PTX ISA, chapters 4, 5 and 10) as compilers write it and as people write it in inline assembly. It
-reads scoped registers and labels, vectors, predicates, initialised memory, and ``.loc`` with ``inlined_at``. Debug
-sections are skipped. The meaning of opcodes is defined in ``ops``.
+The parser reads PTX (PTX ISA, chapters 4, 5 and 10) as compilers write it and as people write it in inline assembly.
+The parser handles scoped registers and labels, vectors, predicates, initialised memory, and ``.loc`` with
+``inlined_at``. Debug sections are skipped. The meaning of opcodes is defined in ``ops``.
 """
 
 from __future__ import annotations

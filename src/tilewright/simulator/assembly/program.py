@@ -3,7 +3,7 @@ blocks.
 
 Inlining keeps reconvergence simple. The body of a function replaces each call of it. So the scheduling rule "run the
 threads at the lowest address first" also joins diverged threads at the end of a call. A recursive function cannot be
-inlined, so it is refused.
+inlined, so ``link`` refuses a kernel that calls one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class BasicBlock:
 
 @dataclass(eq=False)
 class Program:
-    """A kernel with its calls inlined: code in order, positions of labels, branch tables, PTX types of registers,
-    variables, and basic blocks with the index of each by its first instruction.
+    """A kernel whose calls are inlined. It has the code in order, the positions of labels, branch tables, the PTX types
+    of registers, variables, and basic blocks; ``block_at`` has the index of each basic block by its first instruction.
     """
 
     entry: Function

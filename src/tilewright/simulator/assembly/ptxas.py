@@ -1,18 +1,19 @@
 """Finds what ptxas changes between PTX and machine code. The module reads the disassembly of the binary; no GPU is
 needed.
 
-The examples were observed on an H200 (ncu 2025.3, CUDA 13.0, 2026-11-20), with the kernels of ``tests/data/five.cu`` at
-n = 64, whose counter values are in ``five-kernels-h200.json``, and with those of ``twelve.cu``:
+The following examples were observed on an H200 (ncu 2025.3, CUDA 13.0, 2026-11-20). Their kernels are those of
+``tests/data/five.cu`` at n = 64, whose counter values are in ``five-kernels-h200.json``, and those of ``twelve.cu``.
 
 - **Fusing.** Neighbouring accesses become one wide access. ``tiled`` reads its row of A with 32 ``ld.shared.f32`` per
   tile, at base + 0, 4, ... 124. The binary of ``tiled`` has 8 ``LDS.128`` instead. For B, whose words lie 128 bytes
   apart, the binary has 32 ``LDS``. The PTX of ``tiled`` executes 16,384 load instructions; the binary executes 10,240,
-  and the profiler counts 10,240, too. Each broadcast LDS.128 takes two wavefronts, 12,288 in all. ``tile2d`` has 8
-  ``LDS`` and 2 ``LDS.128`` per step; in 128 steps these are the 1,280 that the profiler counts.
-- **Unrolling.** In a loop that ptxas unrolls, each access occurs several times. If an address changes by less than the
-  width of a wide access from one round of the loop to the next, the accesses of several rounds become one.
-  ``column_8_8`` of ``unrolled.cu`` reads 32 bytes of a row in four rounds of two ``ld.shared.f32``. The binary has two
-  ``LDS.128`` for these eight loads, and executes 768 loads instead of 2,304 in all.
+  and the profiler counts 10,240, too. Each broadcast ``LDS.128`` of ``tiled`` takes two wavefronts, and the whole
+  kernel takes 12,288. ``tile2d`` has 8 ``LDS`` and 2 ``LDS.128`` per step; in 128 steps the kernel executes 1,280
+  loads, as the profiler counts.
+- **Unrolling.** In a loop that ptxas unrolls, each access of the PTX occurs several times in the binary. If an address
+  changes by less than the width of a wide access from one round of the loop to the next, the accesses of several rounds
+  become one. ``column_8_8`` of ``unrolled.cu`` reads 32 bytes of a row in four rounds of two ``ld.shared.f32``. The
+  binary has two ``LDS.128`` for these eight loads, and executes 768 loads instead of 2,304 in all.
 - **Predication.** The compiler replaces a short branch by a guard (a predicate) on each of its instructions. A guarded
   instruction is issued by every warp that reaches it, even if no lane is active. ``vec`` copies B in an unrolled loop
   whose remainder has 3 stores (``st.shared.v4``), of which a warp executes 2 per tile. The third store is ``@P0
@@ -25,9 +26,9 @@ n = 64, whose counter values are in ``five-kernels-h200.json``, and with those o
   profiler counts them as loads.
 - **Atomics.** An atomic whose result is not used becomes a reduction (``REDG``; 3 of 4 atomics in ``global_atomics``).
   An atomic at an address that all lanes share is first reduced over the warp, and one elected lane executes it
-  (``REDUX``, ``VOTEU``, ``@P1 ATOMS.MAX``: 8 wavefronts for 256 lanes). An addition in shared memory for which there is
-  no instruction becomes a compare-and-swap loop. This loop repeats as often as threads conflict; a note reports the
-  loop, but its repetitions are not counted.
+  (``REDUX``, ``VOTEU``, ``@P1 ATOMS.MAX``: 8 wavefronts for 256 lanes). An atomic addition in shared memory becomes a
+  compare-and-swap loop if the GPU has no instruction for it. A compare-and-swap loop repeats as often as threads
+  conflict; a note reports the loop, but its repetitions are not counted.
 
 Instructions of the PTX and of the binary are matched by source line, memory space and kind. Some accesses cannot be
 matched: ptxas has dropped or moved them, has put unrolled accesses back into a loop, or keeps registers in local
@@ -119,7 +120,7 @@ _T = TypeVar("_T", PtxAccess, MachineInstruction)
 
 @dataclass
 class MachineAccesses:
-    """How the machine executes the accesses of the PTX, by index of the PTX instruction.
+    """Describes how the machine executes the accesses of the PTX, by index of the PTX instruction.
 
     ``widths``: the bytes per lane that an access moves, if this number differs from that of the PTX; 0 if a
     neighbouring access moves the bytes. ``rounds``: the widths of an access in each of the loop rounds that ptxas
@@ -371,8 +372,8 @@ _FAR = 16
 
 @dataclass(frozen=True)
 class Stride:
-    """How an address changes in a loop that runs a constant number of rounds: in round i it is the sum of ``roots``,
-    ``start`` and i times ``step``."""
+    """Describes how an address changes in a loop that runs a constant number of rounds: in round i, the address is the
+    sum of ``roots``, ``start`` and i times ``step``."""
 
     rounds: int
     roots: tuple[str, ...]

@@ -94,8 +94,9 @@ def advice(access: Access, wide: int = 1, others: Iterable[Access] = ()) -> Chan
 
 
 def changes(parts: Sequence[Access], wide: Mapping[Place, int]) -> list[Change]:
-    """Return the advice for a launch, from the accesses of each instruction. Equal advice for several instructions of a
-    line is given once. Advice that saves too few turns of the memory pipe (``WORTH``) is left out."""
+    """Return the advice for a launch, from the accesses of each instruction. If several instructions of a source line
+    have equal advice, the advice is given once. Advice that saves too few turns of the memory pipe (``WORTH``) is left
+    out."""
     shared = [part for part in parts if part.space == "shared"]
     alike: dict[tuple[object, ...], list[Change]] = {}
     begins: dict[Place, set[int]] = {}
@@ -131,7 +132,7 @@ def _together(several: Sequence[Change]) -> Change:
 def line_turns(access: Access) -> int:
     """Return the number of turns that accesses take in a multiprocessor's memory pipe. An access to shared memory takes
     one turn for each wavefront. An access to global or local memory takes one turn for each line of 128 bytes that it
-    touches, if all requests are like the example. Copies by the copy engine take no turns.
+    touches, if all requests are like the example. Copies by the copy engine take no turns of the memory pipe.
 
     >>> lanes = list(range(0, 4096, 128))
     >>> line_turns(Access(1, "global", "ld", 4, 10, 1280, sectors=320, least=40, lanes=lanes))

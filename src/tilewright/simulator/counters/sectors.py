@@ -1,20 +1,22 @@
 """Computes the 32-byte sectors of global and local memory that warps touch, from tables of their addresses.
 
-The arithmetic is vectorised over warps. A table (w, 32) holds one instruction as executed by w warps; it has a byte
-address for each active lane, and ``IDLE`` for each inactive one. The sectors of warps whose addresses differ only by a
-multiple of the sector size are computed once. So for a kernel with regular accesses the work does not depend on the
-size of the grid.
+The computation of sectors is vectorised over warps. A table (w, 32) holds one instruction as executed by w warps; it
+has a byte address for each active lane, and ``IDLE`` for each inactive one. The sectors of warps whose addresses differ
+only by a multiple of the sector size are computed once. So for a kernel with regular accesses, the time to compute its
+sectors does not depend on the size of the grid.
 
 A request is one instruction of one warp. A request moves every sector that its threads touch, each of them once (row
 S0.3 of docs/sources.md). For every kernel of ``tests/data/five.cu`` and ``twelve.cu``, an H200 counted exactly the
-sectors that this module computes. Two kinds of access follow other rules. These rules were derived from counts on an
-H200, and reproduce the counts of all 175 one-warp patterns in ``tests/data/global-memory-patterns-h200.jsonl``:
+sectors that this module computes. Two kinds of access, atomics and copies past L1, follow other rules. The rules for
+these two kinds were derived from counts on an H200, and reproduce the counts of all 175 one-warp patterns in
+``tests/data/global-memory-patterns-h200.jsonl``:
 
-- **Atomics and reductions**: lanes that access the same address take turns, and each turn moves the sector again. A
-  sector is counted as often as lanes access its most used address: 32 times if 32 lanes add to one counter.
+- **Atomics and reductions**: lanes that access the same address take turns, and each turn moves the sector again. An
+  atomic counts a sector as often as lanes access the most used address in the sector: 32 times if 32 lanes add to one
+  variable.
 - **Copies past L1** (``cp.async.cg``): the counter counts the sectors of *shared* memory that are filled, once for each
-  128-byte line of global memory from which they are filled. It counts 16 sectors if a warp copies 512 bytes in order,
-  and 32 if the 16 bytes of each lane go to separate sectors.
+  128-byte line of global memory from which they are filled. The counter adds 16 sectors if a warp copies 512 bytes in
+  order, and 32 if the 16 bytes of each lane go to separate sectors.
 """
 
 from __future__ import annotations
@@ -104,8 +106,8 @@ def count_distinct(table: Ints) -> Ints:
 
 
 def global_sectors(table: Ints, nbytes: int) -> Ints:
-    """The number of sectors that loads and stores of ``nbytes`` bytes per lane touch in each warp: (w, 32) addresses →
-    (w,).
+    """Return the number of sectors that loads and stores of ``nbytes`` bytes per lane touch in each warp: (w, 32)
+    addresses → (w,).
 
     >>> lanes = np.arange(32)
     >>> global_sectors(np.stack([4 * lanes, 4 * lanes + 4, 0 * lanes, 128 * lanes]), 4).tolist()

@@ -278,7 +278,7 @@ class Counters:
         return bool(self.machine.words(ins) & {"CG", "BYPASS"})
 
     def tallies(self) -> dict[Key, Tally]:
-        """The sums of each instruction, keyed by instruction, space and kind."""
+        """Return the sums of each instruction, keyed by instruction, space and kind."""
         found = dict(self._seen)
         executed = {index: tally.requests for (index, _, _), tally in self._seen.items()}
         for access, like in self.machine.issues.items():
@@ -292,10 +292,10 @@ class Counters:
         return access_group(tally.file, tally.line, tally.space, tally.kind) in self.doubts
 
     def approximate(self) -> frozenset[str]:
-        """The counters, by the hardware's names, whose values are approximate. A counter is approximate if doubtful
-        accesses add to it. The counters of tensor cores are also approximate in two cases. In the first case, the
-        binary uses tensor cores to set registers, as ptxas does even in kernels without products. In the second case,
-        the kernel has products in tensor memory, which are not counted."""
+        """Return the counters, by the hardware's names, whose values are approximate. A counter is approximate if
+        doubtful accesses add to it. The counters of tensor cores are also approximate in two cases. In the first case,
+        the binary uses tensor cores to set registers, as ptxas does even in kernels without products. In the second
+        case, the kernel has products in tensor memory, which are not counted."""
         found = {name for tally in self.tallies().values() if self.doubtful(tally) for name in tally.counters()}
         if self.machine.moves or self.products_uncounted():
             found |= {TENSOR_INSTRUCTIONS, TENSOR_CYCLES}
@@ -306,7 +306,7 @@ class Counters:
         return sum(tally.requests for tally in self._seen.values() if tally.kind == "tcgen05")
 
     def total(self) -> dict[str, int]:
-        """The value of every counter that is not 0, by the hardware's name."""
+        """Return the value of every counter that is not 0, by the hardware's name."""
         sums: Counter[str] = Counter()
         for tally in self.tallies().values():
             sums.update(tally.counters())
@@ -392,7 +392,8 @@ def shared_wavefronts(table: Ints, nbytes: int, kind: str) -> tuple[Ints, Ints]:
 
 
 def copy_wavefronts(sources: Ints, targets: Ints, nbytes: int) -> tuple[Ints, Ints]:
-    """The wavefronts and passes of copies from global to shared memory through L1: two tables (w, 32) → (w,), (w,).
+    """Return the wavefronts and passes of copies from global to shared memory through L1: two tables (w, 32) → (w,),
+    (w,).
 
     >>> lanes = np.arange(32)[None, :]
     >>> [int(copy_wavefronts(16 * lanes, step * lanes, 16)[0][0]) for step in (16, 128)]
@@ -468,7 +469,7 @@ class _Example:
 
 
 def least_sectors(table: Ints, nbytes: int) -> Ints:
-    """The fewest sectors into which the distinct bytes of each warp fit: (w, 32) addresses → (w,).
+    """Return the fewest sectors into which the distinct bytes that each warp accesses fit: (w, 32) addresses → (w,).
 
     >>> lanes = np.arange(32)
     >>> least_sectors(np.stack([4 * lanes, 4096 * lanes, 0 * lanes]), 4).tolist()
@@ -478,7 +479,7 @@ def least_sectors(table: Ints, nbytes: int) -> Ints:
 
 
 class Survey:
-    """Passes every cost on to ``counters``, and also records the least costs and the examples.
+    """An observer that passes every cost on to ``counters``, and also records the least costs and the examples.
 
     ``main`` is the kernel's own file. An access in a library's header is counted at the user's line that calls it.
     """
@@ -531,7 +532,7 @@ class Survey:
             example.lanes = tuple(None if at == IDLE else int(at) - example.origin for at in table[worst])
 
     def instructions(self) -> list[Access]:
-        """The accesses of each instruction, with their costs and an example."""
+        """Return the accesses of each instruction, with their costs and an example."""
         parts = []
         for key, tally in self.counters.tallies().items():
             if not tally.lanes:

@@ -6,13 +6,14 @@ The rules were derived from what ncu 2025.3 counted on an H200: 240 forms of ``w
 the tests (``benchmarks/asynchronous-h200.jsonl``). The rules reproduce every one of these counts.
 
 - **wgmma.** K of a ``wgmma`` is 32 bytes for every type. A ``wgmma`` keeps each of the four tensor cores of a
-  multiprocessor busy for N/2 cycles. Its operands pass through the banks of shared memory 128 bytes at a time, without
-  conflicts in any layout. Reading the 64 rows of A takes 16 wavefronts, or none if A is in registers; reading B takes
-  N/4 wavefronts.
-- **mma.sync** keeps one tensor core busy for 4 cycles if K of an instruction is 16 bytes, and for 6 cycles if it is 32
+  multiprocessor busy for N/2 cycles. The operands of a ``wgmma`` pass through the banks of shared memory 128 bytes at a
+  time, without conflicts in any layout. Reading the 64 rows of A takes 16 wavefronts, or none if A is in registers;
+  reading B takes N/4 wavefronts.
+- **mma.sync** keeps one tensor core busy for 4 cycles if K of the instruction is 16 bytes, and for 6 cycles if K is 32
   bytes. For float64, ``mma.sync`` takes 16 cycles for each 64 elements of A. A product of a type that the tensor core
   lacks takes two instructions of a type that it has: e4m3 and e5m2 take two instructions of 16 bits, s4 and u4 take two
-  of 8 bits. A product of bits by ``xor`` takes two instructions, too. ``wmma`` is executed as several ``mma.sync``.
+  of 8 bits. A product of bits by ``xor`` takes two instructions, too. The hardware executes ``wmma`` as several
+  ``mma.sync``.
 - **Copy engine.** Each copy instruction is one request. A load counts the sectors of 32 bytes that arrive, in every
   block that a multicast reaches. The sectors that arrive are those that the lines of the box touch in global memory,
   and those that fill the part of the box outside the tensor; they are counted separately for each line. If a multicast
@@ -127,7 +128,7 @@ def multicast_sectors(lines: int, nbytes: int) -> int:
 
 
 def copy_work(kind: str, nbytes: int, sectors: int) -> UnitWork:
-    """The work of a bulk copy; ``kind`` is "load", "store" or "reduce"."""
+    """Return the work of a bulk copy; ``kind`` is "load", "store" or "reduce"."""
     return UnitWork("global", f"tma {kind}", bytes=nbytes, sectors=sectors)
 
 

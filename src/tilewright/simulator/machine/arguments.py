@@ -139,8 +139,8 @@ def _is_number(dtype: np.dtype[Any]) -> bool:
 
 
 def checked_array(name: str, value: Array) -> Array:
-    """Convert an array to the form that a kernel sees: elements in C order. Raises OperandError for a dtype that no GPU
-    has."""
+    """Convert an array to the form that a kernel sees: elements in C order. Raises OperandError for an array of a dtype
+    that no GPU has."""
     if not all(_is_number(dtype) for dtype in _scalars(value.dtype)):
         raise OperandError(f"{name} is an array of {value.dtype}: give one of numbers that a GPU has")
     if not value.dtype.isnative:
@@ -153,7 +153,7 @@ def checked_array(name: str, value: Array) -> Array:
 def parameter_bytes(name: str, param: Variable, value: Any) -> bytes:
     """Convert a number, a structure or None (a null pointer) to the bytes of a kernel parameter.
 
-    Raises OperandError if the value is not of the parameter's type or does not fit.
+    Raises OperandError if the value is not of the parameter's type, or does not fit the parameter.
     """
     kind = f".{param.type}" + (f"[{param.size}]" if param.size != SIZES[param.type] else "")
     if value is None and is_pointer(param):
@@ -200,8 +200,8 @@ class Member:
 def number_member(name: str, value: Any) -> Member:
     """Make a member from a number or a structure of NumPy, from bytes, or from None for a null pointer.
 
-    Raises OperandError for any other value. Python's own numbers are refused because they do not say how many bits they
-    have.
+    Raises OperandError for a value of any other type. Numbers of Python's own types are refused, because their types do
+    not fix a number of bits.
     """
     if value is None:
         return Member(bytes(8), 8)
@@ -235,7 +235,7 @@ def chosen_values(
     may have the names of the variables in C++ or in the PTX. ``bytes_of`` converts a value that is no array.
     ``bytes_of`` takes the name for messages, the variable and the value.
 
-    Raises UsageError for a name that no variable has, and OperandError for a value that does not fit.
+    Raises UsageError for a name that no variable has, and OperandError for a value that does not fit its variable.
     """
     known = {name: v for v in variables if not v.name.startswith("$") for name in (demangled(v.name), v.name)}
     found = {}

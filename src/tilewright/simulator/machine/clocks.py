@@ -1,16 +1,16 @@
-"""Decides whether two memory accesses are ordered. Each thread has a logical clock. Each warp stores, for every other
-warp, the latest time of that warp after which it is ordered; this is what a warp "knows".
+"""Decides whether two memory accesses are ordered. Each thread has a logical clock. Each warp "knows" a time of every
+other warp: accesses of the other warp up to this time are ordered before the accesses of this warp.
 
-A stamp is one number that encodes a thread and a time: ``(block + 1) << 36 | time << 10 | thread``. Blocks are numbered
-in the order in which the simulator runs them. Time is a Lamport clock: a synchronisation of threads sets the clocks of
-all these threads beyond the latest of their times. Of two accesses by different threads, the earlier one is ordered
-before the later one in these cases:
+A stamp, ``(block + 1) << 36 | time << 10 | thread``, is one number that encodes a thread and a time. Blocks are
+numbered in the order in which the simulator runs them. Time is a Lamport clock: a synchronisation of threads sets the
+clocks of these threads beyond the latest of their times. Of two accesses by different threads, the earlier one is
+ordered before the later one in these cases:
 
 - the threads are in the same warp: time has advanced between the accesses, at a warp-wide ``.sync`` or a barrier.
   Nothing else orders the threads of a warp, because since Volta they need not run in step.
 - the threads are in the same block: the warp of the later access knows the time of the earlier access. A warp learns
-  such times at a barrier of the whole block (``floor``) or of some warps (``known``). It also learns them by an atomic
-  or volatile load, if another warp ran a fence and then stored something before that load (``posted``).
+  such times at a barrier of the whole block (``floor``) or of some warps (``known``). A warp also learns times by an
+  atomic or volatile load, if another warp ran a fence and then stored something before that load (``posted``).
 - the threads are in two blocks of a cluster: the warp of the later access knows the time of the earlier access, from a
   barrier of the cluster or a fence.
 - the threads are in any two blocks: after the earlier access, its block has run a device-wide fence and then stored
@@ -54,7 +54,7 @@ class Clocks:
     For every block of the run, ``handed_over_until`` is the time up to which its accesses are ordered before the
     accesses of blocks that have observed other blocks. ``has_observed_others`` is OBSERVED if the block has run an
     atomic or volatile load on global memory. A row of times has one time for each warp of a cluster of ``together``
-    blocks: WARPS times for each block, in order of rank.
+    blocks, with WARPS times for each block in order of rank.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Clocks:
             self.group[slice(None) if lanes is None else lanes] = -1
 
     def sync_blocks(self, blocks: Ints | None) -> None:
-        """Order all threads of these blocks of the batch, which passed a barrier."""
+        """Order all threads of these blocks of the batch, because the threads of each block passed a barrier."""
         if self.group is not None:
             self.group.reshape(self.copies, self.threads)[slice(None) if blocks is None else blocks] = -1
         rows = self.stamp.reshape(self.copies, self.threads)
@@ -160,8 +160,8 @@ class Clocks:
         self.learn(lanes, known)
 
     def knowledge(self, lanes: Ints) -> Ints:
-        """Return the times that these threads of a block know of the warps of their cluster, including their own warps:
-        (columns,)."""
+        """Return the times that these threads of a block know of all warps of their cluster, including their own warps,
+        as an array (columns,)."""
         warps = np.unique(self.warp[lanes])
         row, own = np.zeros(self.columns, np.int64), self._columns_of(int(self.block[lanes[0]]))
         row[own] = self.floor[warps].max()
@@ -219,7 +219,7 @@ class Clocks:
         return rows
 
     def times(self, lanes: Ints) -> Ints:
-        """The current times of these lanes."""
+        """Return the current times of these lanes."""
         return _time(self.stamp[lanes])
 
     def advance(self, lanes: Ints, least: int = 0) -> None:

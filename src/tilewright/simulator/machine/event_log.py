@@ -33,7 +33,7 @@ MOST_EVENTS = 4096
 
 
 class LoggedBarrier(Protocol):
-    """The state of an mbarrier that is recorded; see ``mbarriers.Mbarrier``."""
+    """The state of an mbarrier that the log records; see ``mbarriers.Mbarrier``."""
 
     region: Region
     offset: int
@@ -82,7 +82,7 @@ class LoggedTile:
 
 
 class EventLog:
-    """The log of a run. It records the ``blocks`` blocks of the first cluster."""
+    """The log of a run. ``EventLog`` records the ``blocks`` blocks of the first cluster."""
 
     def __init__(self) -> None:
         self.events: list[LoggedEvent] = []
@@ -162,7 +162,7 @@ class EventLog:
                     tile.reads, tile.row, tile.column = places, row, column
 
     def warp_of(self, lanes: Ints) -> Ints:
-        """The numbers of the lanes' warps, counted over all blocks that run together."""
+        """Return the numbers of the lanes' warps, counted over all blocks that run together."""
         assert self._threads is not None
         return np.asarray(self._threads.base_warp[lanes])
 
@@ -204,8 +204,8 @@ def _name(barrier: LoggedBarrier) -> str:
 
 
 def first_rows(chunks: Ints, across: int, rows: int, most_rows: int, most: int) -> Ints:
-    """The positions of the first chunks of the first rows of a box, (rows, chunks), from the positions of all its
-    chunks in order.
+    """Return the positions of the first chunks of the first rows of a box, (rows, chunks), from the positions of all
+    chunks of the box in order.
 
     >>> first_rows(np.arange(0, 96, 16), 3, 2, 8, 2).tolist()
     [[0, 16], [48, 64]]
@@ -218,12 +218,12 @@ def first_rows(chunks: Ints, across: int, rows: int, most_rows: int, most: int) 
 
 @dataclass(frozen=True)
 class BlockRounds:
-    """The rounds of copies of the blocks that copied.
+    """A summary of the rounds of copies, over the blocks that copied.
 
-    The figures are for an average block: ``rounds``, the number of its rounds; ``phases``, the phases of mbarriers that
-    copies completed; ``first``, the bytes of its first round; ``under_way``, the typical bytes of a later round (or of
-    the first if there is no later one); and ``bytes``, the bytes of all rounds. ``most`` is the number of bytes of the
-    block that copied most.
+    Most fields are figures of an average block. They are ``rounds``, the number of its rounds; ``phases``, the phases
+    of mbarriers that copies completed; ``first``, the bytes of its first round; ``under_way``, the typical bytes of a
+    later round (or of the first if there is no later one); and ``bytes``, the bytes of all rounds. ``most`` is the
+    number of bytes of the block that copied most.
     """
 
     blocks: int = 0

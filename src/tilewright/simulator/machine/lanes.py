@@ -137,7 +137,7 @@ class Lanes(Threads):
     # ---- operands
 
     def register(self, name: str, ins: Instruction) -> Array:
-        """The bits of a register over all lanes. Raises UsageError for a register that is not declared."""
+        """Return the bits of a register over all lanes. Raises UsageError for a register that is not declared."""
         found = self.registers.get(name)
         if found is None or found.ndim > 1:
             kind = self.program.registers.get(name)

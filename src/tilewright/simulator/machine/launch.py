@@ -1,5 +1,5 @@
-"""Prepares a simulated launch: checks its arguments, allocates its memory, and compares the memory that it needs with
-the limit.
+"""Prepares a simulated launch: checks the launch's arguments, allocates its memory, and compares the memory that it
+needs with the limit.
 
 ``simulator.run.simulate`` uses this module, and ``machine.lanes`` uses the memory that it allocates.
 """
@@ -276,7 +276,7 @@ class SimulatedLaunch:
         """Return the number of blocks in a batch, in whole clusters. A batch has about LANES lanes, or RESIDENT lanes
         if blocks may wait for one another; it has fewer if memory is short.
 
-        Raises UsageError if not even one cluster fits ``max_bytes``.
+        Raises UsageError if the memory for one cluster already exceeds ``max_bytes``.
         """
         shadow = 1 + CELL_BYTES // self.grain
         sizes = {name: sum(v.size for v in spans) for name, spans in self.layout_by_space.items()}
@@ -320,7 +320,7 @@ class SimulatedLaunch:
     # ---- results
 
     def report_unwritten(self) -> None:
-        """Report outputs of which the kernel did not write every element."""
+        """Report output arrays in which the kernel left elements unwritten."""
         for slot in [slot for output in self.options.outputs for slot in self.argument_slots[output]]:
             region = self.regions[slot]
             assert region.shadow is not None

@@ -154,7 +154,7 @@ class Mbarriers:
             self.log.at("init", ins, self.at[offset], lanes, count)
 
     def invalidate(self, ins: Instruction, barrier: Mbarrier, lanes: Ints) -> None:
-        """Execute ``mbarrier.inval``: the barrier no longer exists."""
+        """Execute ``mbarrier.inval``: remove the barrier."""
         coming = sum(count for _, to, count, *_ in self.coming if to is barrier)
         if coming or barrier.bytes > 0:
             left = f"{max(coming, barrier.bytes):,} bytes have yet to arrive at it"
@@ -221,7 +221,7 @@ class Mbarriers:
     def await_copy(
         self, ins: Instruction, barrier: Mbarrier, count: int, copies: Sequence[Pending], lane: int | None = None
     ) -> None:
-        """Note that a lane copies ``count`` bytes. The bytes arrive as late as possible, when no thread can run any
+        """Record that a lane copies ``count`` bytes. The bytes arrive as late as possible, when no thread can run any
         more. A thread that has waited for these bytes knows that the lane has reached the time at which it issued the
         copy."""
         if lane is not None:
@@ -245,8 +245,8 @@ class Mbarriers:
         return bool(coming)
 
     def receive(self, ins: Instruction, barrier: Mbarrier, count: int, by: Ints, number: int = 0) -> None:
-        """Count ``count`` bytes that have arrived. The lanes ``by`` stored them, or the copy with this number in the
-        log copied them."""
+        """Count ``count`` bytes that have arrived. The bytes were stored by the lanes ``by``, or were copied by the
+        copy that has this ``number`` in the log."""
         barrier.bytes -= count
         barrier.received += count
         barrier.brings = ins

@@ -2,7 +2,8 @@
 
 Addresses are 64-bit. Every array argument and every ``.global`` variable has its own range of 64 GiB, so that an index
 beyond the end of one operand does not reach another operand unnoticed. An array is used in place until the kernel
-writes to it. ``spaces`` converts the addresses of the other memory spaces to offsets of their regions.
+writes to it. The module ``spaces`` converts the addresses of the other memory spaces to offsets in the regions of these
+spaces.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ def nearest(spans: list[AddressRange], address: int) -> AddressRange:
 class Region:
     """A range of bytes with its shadow: an operand, or the shared memory of all blocks of a batch.
 
-    ``borrowed`` says that the bytes are the caller's own array, which must not be written; the first write copies them.
-    ``dtype`` and ``shape`` are set if the region is an array. Some regions have a separate copy of their variables for
-    each block or thread. For these regions, ``spans`` are the ranges of the variables in one copy, ``starts`` has the
-    offset at which each lane's copy begins, and ``stride`` is the number of bytes of a copy.
+    ``borrowed`` says that the bytes are the caller's own array, which must not be written; the first write copies the
+    array. ``dtype`` and ``shape`` are set if the region is an array. Some regions have a separate copy of their
+    variables for each block or thread. For these regions, ``spans`` are the ranges of the variables in one copy,
+    ``starts`` has the offset at which each lane's copy begins, and ``stride`` is the number of bytes of a copy.
     """
 
     name: str

@@ -30,8 +30,8 @@ class Observer(Protocol):
 
     def on_work(self, work: UnitWork, ins: Instruction, warps: Ints, /) -> None:
         """Receive the work of one instruction in a unit other than the load/store pipe, such as a tensor core, for each
-        of these warps. ``requests`` of the work says how many warps execute the instruction together; only the first of
-        them is in ``warps``."""
+        of these warps. ``requests`` of the work says how many warps execute the instruction together; ``warps`` then
+        has only the first of these warps."""
 
 
 MAX_STEPS = 50_000_000
@@ -47,19 +47,19 @@ class RunOptions:
     meanwhile.
 
     ``shared_bytes`` is the dynamic shared memory of a block. ``outputs`` are the positions of arrays that the kernel
-    must write in full. ``blocks`` are linear indices of blocks of the grid, or a number of blocks, which are then
-    spread over it. If not all blocks are run, outputs that were never written are not reported. ``outputs_empty`` says
-    that outputs have no values before the run; if it is true, a read of an element before the first write to it is
-    reported. A run stops with a finding after ``max_steps`` steps, and is refused if it needs more than ``max_bytes``.
-    ``progress`` is called several times a second with the number of blocks that have run and the number of all blocks
-    to run. An exception from ``progress``, such as an interrupt, ends the run and leaves nothing behind. ``observer``
-    receives every memory access. ``cluster`` is the number of blocks of a cluster along x, y, z, for a kernel that was
-    compiled without one. Only whole clusters are run. ``constants`` are the values of ``__constant__`` and
-    ``__device__`` variables before the run: an array or a number for each name. ``registers`` is the number of
-    registers of a thread with which the kernel was compiled; 0 if it is not known. ``log`` records what happens at the
-    mbarriers of the first block.
+    must write in full. ``blocks`` are linear indices of blocks of the grid, or a number of blocks that are spread over
+    the grid. If only some of the blocks are run, outputs that were never written are not reported. ``outputs_empty``
+    says that outputs have no values before the run; if it is true, a read of an element before the first write to it is
+    reported. A run stops with a finding after ``max_steps`` steps, and is refused if it needs more than ``max_bytes``
+    bytes of memory. ``progress`` is called several times a second with the number of blocks that have run and the
+    number of all blocks to run. An exception from ``progress``, such as an interrupt, ends the run and leaves nothing
+    behind. ``observer`` receives every memory access. ``cluster`` is the number of blocks of a cluster along x, y, z,
+    for a kernel that was compiled without a cluster size. Only whole clusters are run. ``constants`` are the values of
+    ``__constant__`` and ``__device__`` variables before the run: an array or a number for each name. ``registers`` is
+    the number of registers of a thread with which the kernel was compiled; 0 if this number is not known. ``log``
+    records what happens at the mbarriers of the first block.
 
-    Raises UsageError for an invalid value.
+    Raises UsageError for an invalid value of an option.
     """
 
     shared_bytes: int = 0

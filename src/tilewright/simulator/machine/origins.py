@@ -3,7 +3,8 @@ box.
 
 A descriptor of ``wgmma`` says how a tile is laid out in shared memory. If a copy wrote the tile, the box of the copy
 also determines the layout: within eight rows of a tile, chunks of one box must be neighbours as they are in the box. A
-descriptor with a wrong stride or swizzle violates this rule.
+descriptor with a wrong stride or swizzle violates the rule that chunks which are neighbours in the box are neighbours
+in the tile.
 """
 
 from __future__ import annotations

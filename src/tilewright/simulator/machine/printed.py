@@ -43,8 +43,8 @@ class Printed:
 
 
 def formatted(form: str, arguments: bytes, string: Callable[[int], str]) -> str:
-    """Return the text that one call of printf prints. ``arguments`` are aligned as in a structure; ``string`` returns
-    the text at an address.
+    """Return the text that one call of printf prints. ``arguments`` are the bytes of the call's arguments, aligned as
+    in a structure; ``string`` returns the text at an address.
 
     >>> formatted("%d|%5.1f|%-3c|%x%%", struct.pack("<i4xdii", -7, 2.25, 65, 255), str)
     '-7|  2.2|A  |ff%'

@@ -46,7 +46,7 @@ class RegisterPool:
         self.raised: dict[int, Ints] = {}  # instruction → the warps that took registers by it
 
     def clear(self) -> None:
-        """Reset all warps, because new blocks start."""
+        """Reset the registers of all warps, because new blocks start."""
         self.held.fill(self.first)
         self.times.clear()
         self.raised.clear()

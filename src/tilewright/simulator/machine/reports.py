@@ -96,8 +96,8 @@ class Reports:
         text: str,
         grade: str = SURE,
     ) -> None:
-        """Report a finding for the first lane that is marked in ``bad``. ``bad`` and ``address`` are arrays over the
-        active lanes."""
+        """Report a finding for the first lane that is marked in ``bad``. ``bad`` and ``address`` are arrays with one
+        entry for each active lane."""
         first = int(np.argmax(bad))
         block, thread = self.threads.place(first if sel is None else int(sel[first]))
         where = None if address is None else int(address[first])
@@ -183,8 +183,8 @@ class Reports:
 
 
 def in_library_if_both(one: Instruction, other: Instruction) -> str:
-    """Return the grade of a finding about two instructions: IN_LIBRARY if both instructions are in headers of a
-    library, otherwise SURE."""
+    """Return the grade of a finding about two instructions, which is IN_LIBRARY if both are in headers of a library,
+    otherwise SURE."""
     return IN_LIBRARY if one.where.in_library and other.where.in_library else SURE
 
 

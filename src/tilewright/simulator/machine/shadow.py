@@ -1,9 +1,8 @@
-"""Remembers which threads wrote and read each cell of memory, to find races and reads of bytes that no thread has
-written.
+"""Stores which threads wrote and read each cell of memory, to find races and reads of bytes that no thread has written.
 
 Every cell has the stamps (see ``clocks``) of its last writer, of two of its readers and of the last atomic or volatile
 write, each with its instruction. Two accesses that nothing orders are a race if one of them writes and changes the
-value. Writing the value that is already there (such as a flag that all threads set) is no race. Atomic and volatile
+value. Writing the value that the cell already has (such as a flag that all threads set) is no race. Atomic and volatile
 accesses do not race with one another, but they do race with plain ones. A thread that updates a cell by an atomic is
 ordered after all earlier atomics on the cell. The shadow stores only two readers of a cell, so it can miss a write that
 races only with a third reader of the same warp. A race that is reported is never false.
@@ -73,7 +72,7 @@ class Shadow:
 
     @property
     def writer(self) -> Ints:
-        """The stamp of the last write to each cell; 0 if there was none."""
+        """The stamp of the last write to each cell; 0 if no write has occurred."""
         return self.sorts[0].stamp
 
     @property
@@ -92,13 +91,13 @@ class Shadow:
                 numbers.fill(0)
 
     def busy_cells(self) -> NDArray[np.int32]:
-        """The array ``busy``, which is created at the first use."""
+        """Return the array ``busy``, which is created at the first use."""
         if self.busy is None:
             self.busy = np.zeros(self.writer.size, np.int32)
         return self.busy
 
     def copied_cells(self) -> NDArray[np.int32]:
-        """The array ``copies``, which is created at the first use."""
+        """Return the array ``copies``, which is created at the first use."""
         if self.copies is None:
             self.copies = np.zeros(self.writer.size, np.int32)
         return self.copies
@@ -113,7 +112,7 @@ class Shadow:
         return np.asarray(coming) if coming.any() else None
 
     def refine(self, nbytes: int) -> None:
-        """Divide the cells until they are as small as the smallest access so far."""
+        """Divide the cells of the shadow until they are as small as the smallest access so far."""
         times, self.grain = self.grain // nbytes, nbytes
         self.polled = np.repeat(self.polled, times)
         for sort in (*self.sorts, *self.volatiles):

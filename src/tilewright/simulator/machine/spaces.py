@@ -1,15 +1,15 @@
 """Converts the addresses of an access in each memory space to offsets in a region, and reports invalid addresses as
 findings.
 
-As in hardware, addresses of shared and local memory are offsets. Such an offset plus the base of a window, which lies
-far above global memory, is a generic address. Shared variables keep their real offset modulo 1,024, so that they lie in
-the same banks as on hardware. The simulator leaves unused bytes between shared variables.
+As in hardware, addresses of shared and local memory are offsets. The generic address of shared or local memory is the
+offset plus the base of a window, which lies far above global memory. Shared variables keep their real offset modulo
+1,024, so that they lie in the same banks as on hardware. The simulator leaves unused bytes between shared variables.
 
 A shared address below ``1 << RANK_BIT`` refers to the lane's own block. The address ``(FIRST_RANK + rank) << RANK_BIT |
 offset`` refers to the block of that rank in the lane's cluster (PTX ISA 5.1.6: the window shared::cta lies in
 shared::cluster). As on hardware, the lowest bit of the rank is bit RANK_BIT: code for a pair of blocks clears that bit
-to address the even block. It is a finding if a block leaves the kernel while other blocks still address its shared
-memory.
+to address the even block. The simulator reports a finding if a block leaves the kernel while other blocks still address
+its shared memory.
 """
 
 # ruff: noqa: ARG002 - all spaces have the same methods, and not every space needs every argument
@@ -335,7 +335,8 @@ class Visits:
         self.ordered.fill(0)
 
     def note(self, ins: Instruction, lanes: Ints, blocks: Ints) -> None:
-        """Note that these lanes access the shared memory of these blocks of the batch."""
+        """Record that these lanes access the shared memory of these blocks of the batch, in ``time`` and
+        ``ordered``."""
         clocks = self.reports.clocks
         place = (blocks, clocks.column[lanes])
         np.maximum.at(self.time, place, clocks.times(lanes))
@@ -353,8 +354,8 @@ class Visits:
         to their shared memory.
 
         A block may leave after an access by another block if the access is ordered before an instruction of one of the
-        leaving block's own threads. Such an order is made by a barrier of the cluster, or by a signal from another
-        thread.
+        leaving block's own threads. A barrier of the cluster, or a signal from another thread, orders the access before
+        such an instruction.
         """
         clocks, threads, code = self.reports.clocks, self.reports.threads, self.reports.code
         late: Bools = self.time > clocks.known_at_exit()

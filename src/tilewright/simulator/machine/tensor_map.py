@@ -1,4 +1,4 @@
-"""Tensor maps: how the copy engine addresses an array, and which box of the array one copy moves.
+"""Tensor maps describe how the copy engine addresses an array, and which box of the array one copy moves.
 
 On hardware, a map is 128 bytes that the driver makes (``cuTensorMapEncodeTiled``) and whose layout is not published.
 In the simulator the 128 bytes hold the same figures in this package's own order. So a kernel may copy a map to shared
@@ -58,7 +58,7 @@ class BoxedTensor:
 
     @property
     def box_bytes(self) -> int:
-        """The bytes of a box, which its copy completes at a barrier."""
+        """The number of bytes of a box; the copy of the box completes this number of bytes at a barrier."""
         return math.prod(self.counts) * self.itemsize
 
     @property
@@ -147,19 +147,19 @@ def element_bytes(kind: str) -> int:
 
 
 class TensorMap:
-    """A tensor map: an array as the GPU's copy engine sees it, and the box of it that one copy moves.
+    """A tensor map: how the GPU's copy engine addresses an array, and which box of the array one copy moves.
 
-    Pass it as the argument for a kernel's parameter ``const __grid_constant__ CUtensorMap`` or for a pointer to such a
-    map. It can also be a member of a list that is passed as a structure or array. Elements outside the array are loaded
-    as ``oob_fill``.
+    Pass a ``TensorMap`` as the argument for a kernel's parameter ``const __grid_constant__ CUtensorMap`` or for a
+    pointer to such a map. A ``TensorMap`` can also be a member of a list that is passed as a structure or array.
+    Elements outside the array are loaded as ``oob_fill``.
 
     Parameters
     ----------
     array : array
         A C-contiguous NumPy array, which the kernel may read and write like any other argument.
     box_dim : sequence of int
-        The sides of the box in elements, each at most 256. They are in the order of the array's dimensions, outermost
-        first, as in ``cuda.core``.
+        The sides of the box in elements, each at most 256. The sides are in the order of the array's dimensions,
+        outermost first, as in ``cuda.core``.
     shape : sequence of int, optional
         The shape of the part of the array that the map describes. The default is the whole array.
     strides : sequence of int, optional
@@ -171,8 +171,8 @@ class TensorMap:
     data_type : str, optional
         The type of the elements, if the array's dtype does not state it: "bf16" for 16-bit words, "tf32" for float32.
     swizzle : int, default: 0
-        0, 32, 64 or 128: the swizzle mode of the tensor map. Within rows of this many bytes, chunks of 16 bytes are
-        permuted in shared memory.
+        0, 32, 64 or 128: the swizzle mode of the tensor map. With a swizzle of s bytes, chunks of 16 bytes are permuted
+        within rows of s bytes in shared memory.
     oob_fill : str, default: "zero"
         The value of elements outside the array: "zero" or "nan".
 

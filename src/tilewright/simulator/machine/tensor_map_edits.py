@@ -1,8 +1,8 @@
 """Checks whether the copy engine sees the current contents of tensor maps that a kernel writes (PTX ISA 8.10.3,
 9.7.13.4).
 
-The copy engine reads maps through a separate proxy. A write of a map is visible to the copy engine after two steps.
-First, a thread that is ordered after the write executes a fence that releases the proxy
+The copy engine reads tensor maps through a separate proxy. A write of a map is visible to the copy engine after two
+steps. First, a thread that is ordered after the write executes a fence that releases the proxy
 (``fence.proxy.tensormap::generic.release``, ``tensormap.cp_fenceproxy``). Then the thread that starts the copy executes
 a fence that acquires the proxy (``fence.proxy.tensormap::generic.acquire``).
 """
@@ -30,7 +30,7 @@ class TensorMapEdits:
         self.acquired: dict[tuple[int, int], int] = {}  # warp and address → a stamp of the warp at the acquire
 
     def clear(self) -> None:
-        """Reset the state for new blocks; what earlier blocks released stays released."""
+        """Reset the state for new blocks; maps that earlier blocks released stay released."""
         self.acquired.clear()
 
     def release(self, lanes: Ints) -> None:

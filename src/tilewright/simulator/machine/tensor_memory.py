@@ -2,18 +2,19 @@
 9.7.16).
 
 The tensor memory of each block has 128 lanes × 512 columns of 32 bits. A cell, in this module, is 16 lanes of a column,
-because instructions access these together. Products, copies and shifts (``mma``, ``cp``, ``shift``), and loads and
+because instructions access 16 lanes together. Products, copies and shifts (``mma``, ``cp``, ``shift``), and loads and
 stores (``ld``, ``st``), are asynchronous. The simulator executes such an operation when it is issued. The rules of PTX
 ISA 9.7.16.6 decide whether a later access to the same cells is ordered after the operation:
 
-- Two operations of one thread that form a pipeline are in order: ``mma`` → ``mma`` on the same accumulator with the
-  same shape, ``cp`` → ``mma``, ``shift`` → ``mma``, ``mma`` → ``shift``, ``shift`` → ``cp.4x256b``.
+- Two operations of one thread are in order if they form a pipeline. The pipelines are ``mma`` → ``mma`` on the same
+  accumulator with the same shape, ``cp`` → ``mma``, ``shift`` → ``mma``, ``mma`` → ``shift``, ``shift`` →
+  ``cp.4x256b``.
 - In all other cases the earlier operation must be complete before the later one is issued. ``ld`` and ``st`` are
   complete after ``tcgen05.wait``. Products, copies and shifts are complete when a thread has waited for an mbarrier at
   which a ``tcgen05.commit`` arrived.
-- Another thread is ordered after an operation by a synchronisation that orders plain accesses (see ``clocks``), if
-  there are two fences: ``tcgen05.fence::before_thread_sync`` before the synchronisation, which a commit implies, and
-  ``tcgen05.fence::after_thread_sync`` after it.
+- A synchronisation that orders plain accesses (see ``clocks``) also orders another thread after an operation if the
+  kernel has two fences. One is ``tcgen05.fence::before_thread_sync`` before the synchronisation, which a commit
+  implies; the other is ``tcgen05.fence::after_thread_sync`` after the synchronisation.
 
 The two fences of ``tcgen05`` restrict only the compiler: ptxas 13.0 makes no machine instruction from them. A missing
 fence of ``tcgen05`` is therefore a finding "by the letter of PTX". Some orders of products and copies of one thread are
@@ -177,8 +178,8 @@ class TensorMemory:
             self.report(TCGEN05_MISUSE, ins, lane, text)
 
     def allocate(self, ins: Instruction, lane: int, count: int, pair: bool) -> int | None:
-        """Execute ``tcgen05.alloc`` by the warp of a lane; returns the address. If the block has not enough free
-        columns, reports a finding and returns None."""
+        """Execute ``tcgen05.alloc`` by the warp of a lane; returns the address of the columns. If the block has not
+        enough free columns, reports a finding and returns None."""
         block = int(self.threads.of_block[lane])
         if block in self.relinquished:
             given = self.relinquished[block].place(ins)
@@ -341,8 +342,8 @@ class TensorMemory:
     ) -> None:
         """Report lanes and columns that an operation reads and that no operation has written.
 
-        A product of 64 rows writes every other 16 lanes. A warp that loads 32 lanes of such a product gets 16 lanes
-        with meaningless values; these loads are not reported.
+        A product of 64 rows writes only every second group of 16 lanes. A warp that loads 32 lanes of such a product
+        gets 16 lanes with meaningless values; these loads are not reported.
         """
         missing = ~self.written[block, lanes, columns]
         halves = missing.reshape(-1, OF_CELL * missing.shape[1])

@@ -1,9 +1,9 @@
-"""The threads of a batch of blocks: the position of each in its warp, block, cluster and grid; and its special
+"""The threads of a batch of blocks: the position of each thread in its warp, block, cluster and grid; and its special
 registers.
 
 The blocks of a cluster run at the same time and address each other's shared memory. So the blocks of a launch with
-clusters are numbered cluster by cluster, and within a cluster by rank. A batch contains whole clusters. Without
-clusters, every block is a cluster of its own, as on hardware (PTX ISA 10.13 to 10.20).
+clusters are numbered cluster by cluster, and within a cluster by rank. A batch contains whole clusters. In a launch
+without clusters, every block counts as a cluster of one block, as on hardware (PTX ISA 10.13 to 10.20).
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ RESERVED_SHARED = 1024
 
 
 class Threads:
-    """All threads of ``copies`` blocks of a grid, one lane each. Arrays have shape (size,) unless stated otherwise."""
+    """All threads of ``copies`` blocks of a grid, one lane each. Arrays of this class have the shape (size,) unless
+    stated otherwise."""
 
     def __init__(self, grid: Dim, block: Dim, copies: int, cluster: Dim = NO_CLUSTER) -> None:
         self.grid, self.block, self.copies = grid, block, copies

@@ -1,10 +1,10 @@
-"""Tracks reads and writes by the asynchronous proxy, and the bytes of copies under way (PTX ISA 8.10.3, 9.7.9.27).
+"""Tracks reads and writes by the asynchronous proxy, and the bytes of incomplete copies (PTX ISA 8.10.3, 9.7.9.27).
 
-The simulator executes a copy by the copy engine when it is issued. But until a thread has waited for the copy, the
-bytes that the copy writes count as being written, and the bytes that it reads count as being read. The shadow marks the
-cells of bytes that a copy still writes or reads as ``busy``, and an access to a busy cell is reported. So the findings
-do not depend on the time at which a copy completes. Bytes that were copied count as written by the thread that waited
-for the copy.
+The simulator executes a copy of the copy engine when its instruction is issued. But until a thread has waited for the
+copy, the bytes that the copy writes count as being written, and the bytes that it reads count as being read. The shadow
+marks the cells of bytes that a copy still writes or reads as ``busy``, and an access to a busy cell is reported. So the
+findings do not depend on the time at which a copy completes. Bytes that were copied count as written by the thread that
+waited for the copy.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class Transfers:
 
     def read(self, ins: Instruction, region: Region, chunks: Ints, lane: int, unit: int = CHUNK) -> Transfer | None:
         """Record that a lane makes the asynchronous proxy read these chunks of ``unit`` bytes; reports bytes whose
-        writes the proxy cannot see yet. The chunks are busy until the transfer is finished. Returns None if the region
-        has no shadow, so that races on it are not checked."""
+        writes the proxy cannot see yet. The chunks count as busy until the transfer is finished. Returns None if the
+        region has no shadow, so that races on it are not checked."""
         shadow = region.shadow
         if shadow is None:
             return None

@@ -1,10 +1,10 @@
 """The table of opcodes: how an opcode is registered, found, and bound to the lanes on which it works.
 
-An entry of the table is a small function. Most opcodes compute one value from others, element by element. For these,
-``@value`` registers a factory that returns ``compute(out, a, b, …)`` for a type and its modifiers. This module handles
-the operands, views, immediates and divergence of such opcodes. Opcodes that access memory or other lanes are registered
-by ``@step``; their functions get the instruction and the lanes. A modifier that an entry does not list is an error,
-never ignored.
+An entry of the table is a small function. Most opcodes compute one value from others, element by element. For such an
+opcode, ``@value`` registers a factory that returns ``compute(out, a, b, …)`` for a type and its modifiers. This module
+handles the operands, views, immediates and divergence of opcodes that ``@value`` registers. Opcodes that access memory
+or other lanes are registered by ``@step``; their functions get the instruction and the lanes. A modifier that an entry
+does not list is an error, never ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FLOATS = ("f32", "f64", *HALVES)
 
 
 class UnknownInstruction(UsageError):  # noqa: N818 - a public name
-    """An instruction, or a form of one, is not in the table."""
+    """An instruction, or a form of an instruction, is not in the table."""
 
     def __init__(self, ins: Instruction, why: str = "is not one that the microscope knows") -> None:
         super().__init__(f"{ins.place()}: instruction {ins.opcode} {why} ({ins.text})")
@@ -44,7 +44,7 @@ class UnknownInstruction(UsageError):  # noqa: N818 - a public name
 def bind(ins: Instruction, lanes: Lanes) -> Step:
     """Make the step that runs an instruction on these lanes, including its guard.
 
-    Raises UnknownInstruction if the table has no entry.
+    Raises UnknownInstruction if the table has no entry for the instruction.
     """
     key = entry(ins)
     if key is None:
@@ -213,5 +213,5 @@ def number_of(ins: Instruction, operand: str) -> int:
 
 
 def size_of(kind: str) -> int:
-    """The bytes of a PTX type."""
+    """Return the number of bytes of a PTX type."""
     return SIZES[kind]

@@ -1,7 +1,7 @@
 """Instructions that access memory in every space: loads, stores, fences, atomics and reductions (PTX ISA 9.7.9,
 9.7.13).
 
-The lanes of an atomic take turns in order of thread.
+The lanes of a warp execute an atomic one after another, in order of thread.
 """
 
 # ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
@@ -77,8 +77,8 @@ def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, wh
     """Make a step that calls ``action(region, offsets, at, lanes)`` for every region that the active lanes access.
 
     ``at`` are the positions, among the active lanes, of the lanes that access the region. ``at`` and ``lanes`` are None
-    if all active lanes access it. For generic addresses, the step finds the memory space of each address. The observer
-    receives the access unless ``kind`` is empty.
+    if all active lanes access it. For generic addresses, the step finds the memory space of each address. If ``kind``
+    is not empty, the observer receives the access.
     """
 
     def within(name: str, a: Ints, at: Ints | None, sel: Ints | None) -> None:
@@ -125,8 +125,8 @@ def note_read(
 ) -> None:
     """Pass a read to the shadow, and report what the shadow finds.
 
-    ``padded``, if not 0, is the size of elements that may contain padding. Such an element counts as unwritten only if
-    none of its bytes was written.
+    ``padded``, if not 0, is the size of elements that may contain padding. An element that may contain padding counts
+    as unwritten only if none of its bytes was written.
     """
     shadow = region.shadow
     if shadow is None:

@@ -1,14 +1,15 @@
-"""Instructions that copy between global and shared memory asynchronously: ``cp.async`` and its groups (PTX ISA
+"""Instructions that copy between global and shared memory asynchronously. They are ``cp.async`` and its groups (PTX ISA
 9.7.9.25), and bulk copies.
 
-Bulk copies are ``cp.async.bulk``, ``cp.reduce.async.bulk`` and their tensor forms, by the copy engine (PTX ISA 9.7.9.27).
-The simulator copies the bytes when the instruction is issued. ``machine.transfers`` marks the bytes of a copy as busy
-until a thread has waited for the barrier or group of the copy, and an access to busy bytes is reported.
+Bulk copies are ``cp.async.bulk``, ``cp.reduce.async.bulk`` and their tensor forms, which the copy engine executes (PTX
+ISA 9.7.9.27). The simulator copies the bytes when a copy instruction is issued. ``machine.transfers`` marks the bytes
+of a copy as busy until a thread has waited for the barrier or group of the copy, and an access to busy bytes is
+reported.
 
 The box of a tensor map lies in shared memory row by row, swizzled as the map says. Rows that are narrower than a
-swizzle begin at multiples of the swizzle's width. Loads clip the box at every element, and fill the part outside the
-tensor. Stores and reductions move chunks of 16 bytes, so the last chunk of a row may overwrite what follows the row.
-These rules for the edges of a tensor were observed on an H200.
+swizzle begin at multiples of the swizzle's width. Loads clip the box of the copy at every element, and fill the part
+outside the tensor. Stores and reductions move chunks of 16 bytes, so the last chunk of a row may overwrite what follows
+the row. The rules of loads, stores and reductions at the edges of a tensor were observed on an H200.
 """
 
 from __future__ import annotations
@@ -139,8 +140,8 @@ class _Copies:
 
 
 class AsyncCopies:
-    """Copies by ``cp.async`` that are under way. No thread may read the bytes of a copy before it has waited for the
-    copy's group, or at an mbarrier.
+    """The copies by ``cp.async`` that are not complete yet. No thread may read the bytes of a copy before it has waited
+    for the copy's group, or at an mbarrier.
 
     The bytes of a copy are stored at once, but until the wait the shadow marks them as unwritten, so that an earlier
     read is reported. After the wait, the bytes count as written by the thread that copied them, or by the thread that
@@ -722,7 +723,8 @@ _KINDS = {
 
 
 def words_of(ins: Instruction) -> list[str]:
-    """The words of an opcode; words with ``::`` are not split: ``["cp", "async", "bulk", "shared::cluster", …]``."""
+    """Return the words of an opcode, in which words with ``::`` are not split, as in ``["cp", "async", "bulk",
+    "shared::cluster", …]``."""
     return ins.opcode.split(".")
 
 

@@ -8,9 +8,10 @@ has the swizzle in bits 61–63, encoded by other numbers than for ``wgmma``, an
 number of 16-byte chunks in a swizzled row: 1 without swizzle, and 2, 4 or 8 for a swizzle of 32, 64 or 128 bytes.
 Before the swizzle, a chunk lies at the following byte offset from the address:
 
-- K-major, chunk c of row r (of A: of M; of B: of N): (r mod 8)·16·w + (r div 8)·stride + c·16, without swizzle + c·leading
-- MN-major, chunk c of 8 elements of row r (of K): (c mod w)·16 + (c div w)·leading + (r mod 8)·16·w + (r div 8)·stride;
-  without swizzle leading and stride exchange their roles
+- in a K-major tile, chunk c of row r lies at (r mod 8)·16·w + (r div 8)·stride + c·16; without swizzle, c·leading
+  replaces c·16. Rows run along M for A, and along N for B.
+- in an MN-major tile, chunk c of row r lies at (c mod w)·16 + (c div w)·leading + (r mod 8)·16·w + (r div 8)·stride;
+  without swizzle, leading and stride exchange their roles. Rows run along K.
 
 The swizzle then moves the chunk within its row. A K-major tile with a swizzle does not use the leading offset.
 """

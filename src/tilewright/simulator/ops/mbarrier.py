@@ -1,11 +1,11 @@
 """Instructions on barriers in shared memory that count arrivals and bytes (``mbarrier``), and stores whose completion
 such a barrier counts.
 
-The state of barriers is in ``machine.mbarriers`` (PTX ISA 9.7.13.15). On hardware, a wait for an mbarrier may return
-before the phase has completed. In the simulator, the threads that wait are parked until their phase has completed.
-``st.async`` and ``red.async`` store to another block of the cluster (9.7.9.12). The simulator stores the bytes of
-``st.async`` and ``red.async`` at once. A thread is ordered after such a store when it has waited for the phase of the
-barrier; a read before that wait is a race.
+The state of the barriers is stored in ``machine.mbarriers`` (PTX ISA 9.7.13.15). On hardware, a wait for an mbarrier
+may return before the phase has completed. In the simulator, the threads that wait are parked until their phase has
+completed. ``st.async`` and ``red.async`` store to another block of the cluster (9.7.9.12). The simulator stores the
+bytes of ``st.async`` and ``red.async`` at once. A thread is ordered after such a store when it has waited for the phase
+of the barrier; a read before that wait is a race.
 """
 
 # ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
@@ -227,8 +227,8 @@ def _wait(ins: Instruction, lanes: Lanes) -> Step:
 
 
 class Wait:
-    """A wait instruction. ``Wait`` tells which lanes can continue after a wait instruction. It reports no findings and
-    changes no state."""
+    """A wait instruction. ``Wait`` tells which lanes can continue after a wait instruction. ``Wait`` reports no
+    findings and changes no state."""
 
     def __init__(self, ins: Instruction, lanes: Lanes) -> None:
         _operation(ins)

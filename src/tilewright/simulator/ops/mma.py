@@ -1,17 +1,20 @@
-"""Instructions on matrices that one warp holds in registers: ``mma.sync``, ``ldmatrix`` and related instructions, and
-``wmma`` (PTX ISA 9.7.15).
+"""Instructions on matrices that one warp holds in registers. They are ``mma.sync``, ``ldmatrix`` and related
+instructions, and ``wmma`` (PTX ISA 9.7.15).
 
-All fragments of ``mma`` follow one rule. Let g = lane / 4 and t = lane % 4. A 32-bit register has e elements (1 for
-tf32 and f64, 2 for halves, 4 for bytes, 8 for 4-bit integers, 32 for bits). Element j of register r is
+The layouts of all fragments of ``mma`` follow one rule. In this rule, let g = lane / 4 and t = lane % 4. A 32-bit
+register has e elements (1 for tf32 and f64, 2 for halves, 4 for bytes, 8 for 4-bit integers, 32 for bits). Element j of
+register r of a fragment is the following element of the matrix:
 
-- of A: row g + 8·(r mod M/8), column e·t + j + 4·e·(r div M/8)
-- of B: row e·t + j + 4·e·r, column g
-- of C and D: row g + 8·(r div 2), column 2·t + r mod 2 (packed halves: row g + 8·r, column 2·t + j)
+- for a fragment of A, the element in row g + 8·(r mod M/8) and column e·t + j + 4·e·(r div M/8)
+- for a fragment of B, the element in row e·t + j + 4·e·r and column g
+- for a fragment of C or D, the element in row g + 8·(r div 2) and column 2·t + r mod 2; for packed halves, the element
+  in row g + 8·r and column 2·t + j
 
 The PTX ISA does not say how ``wmma`` lays out fragments in registers. The simulator lays out fragments of ``wmma`` as
 for ``mma``, in parts of 16 rows (A, C) or of 8 columns (B), one after another. Compilers for compute capability 8.0 and
 above use the same layout. For float16, PTX requires twice as many registers for A and B as GPUs of compute capability
-8.0 and above need. The second half of these registers repeats the first half. ``tensor_core`` computes the products.
+8.0 and above need. The second half of the registers of such a fragment repeats the first half. ``tensor_core`` computes
+the products.
 """
 
 from __future__ import annotations
@@ -308,7 +311,7 @@ _WMMA_SUMS = {
 
 @dataclass(frozen=True)
 class _Fragment:
-    """A matrix of ``rows`` × ``columns``: A, B, C or D (``role``) of a type, in registers."""
+    """A matrix of ``rows`` × ``columns`` in registers, which is A, B, C or D (``role``) of a type."""
 
     role: str
     kind: str

@@ -1,15 +1,16 @@
-"""Computes results of floating-point instructions in every bit: how PTX rounds, which NaNs a GPU returns, and the
+"""Computes every bit of the results of floating-point instructions: how PTX rounds, which NaNs a GPU returns, and
 formats of 8 bits and less.
 
-Every result is rounded only once, in any direction, to f32, f16, bf16 or f64. The method is round-to-odd (S. Boldo, G.
-Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers
-57, 2008): a result in a wider format whose last bit is set if it is inexact can be rounded again, to nearest or in a
-direction, with the same result as the exact value.
+Every result is rounded only once, in any direction, to f32, f16, bf16 or f64. The method is rounding to odd (S. Boldo,
+G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans.
+Computers 57, 2008): the last bit of a result in a wider format is set if the result is inexact; rounding such a result
+again, to nearest or in a direction, gives the same number as rounding the exact value.
 
 The simulator returns the NaNs that an H200 returns. Arithmetic in f16, bf16 and f32 returns one canonical NaN, whatever
 the operands are. abs, neg and conversions among f16, bf16 and f32 also return this canonical NaN. Arithmetic in f64
-returns the last operand that is a NaN, made quiet. If a result in f64 is NaN although no operand is a NaN, it is the
-negative NaN with an empty payload. Conversions from or to f64 keep the sign and the upper bits of the payload.
+returns the last operand that is a NaN, as a quiet NaN. If a result in f64 is NaN although no operand is a NaN, it is
+the negative NaN with an empty payload. Conversions from or to f64 keep the sign of a NaN and the upper bits of its
+payload.
 
 The 8-bit floats are e4m3 and e5m2 (PTX ISA 5.2.3, 9.7.9.21). e4m3 has no infinity and one NaN per sign; its largest
 number is 448. e5m2 is half precision with a shorter mantissa; its largest number is 57,344. e2m3, e3m2 and e2m1 have 6,
@@ -68,7 +69,7 @@ def to_odd(s: Array, e: Array) -> Array:
 
 
 def odd_sum(a: Array, b: Array) -> Array:
-    """a + b in float64, rounded to odd."""
+    """Return a + b in float64, rounded to odd."""
     return to_odd(*two_sum(a, b))
 
 
@@ -133,11 +134,11 @@ def narrow16(x: Array, mode: str = "rn") -> Array:
 
 
 def fma32(out: Array, a: Array, b: Array, c: Array) -> None:
-    """a·b + c in float32, rounded to nearest once.
+    """Return a·b + c in float32, rounded to nearest once.
 
-    The product is exact in float64. Rounding the float64 sum again to float32 is wrong only in two cases: if the sum is
-    inexact and lies exactly between two float32 numbers, and if the result is subnormal. Only these two cases are
-    computed by round-to-odd.
+    The product of two float32 numbers is exact in float64. Rounding the float64 sum again to float32 is wrong only in
+    two cases: if the sum is inexact and lies exactly between two float32 numbers, and if the result is subnormal. Only
+    these two cases are computed by round-to-odd.
     """
     p = np.multiply(a, b, dtype=np.float64)
     s = np.asarray(p + c)
@@ -153,8 +154,8 @@ def fma32(out: Array, a: Array, b: Array, c: Array) -> None:
 
 
 def fma64(out: Array, a: Array, b: Array, c: Array) -> None:
-    """a·b + c in float64, rounded to nearest once. If the numbers are far from 1, the result is computed by exact
-    rational arithmetic."""
+    """Return a·b + c in float64, rounded to nearest once. If the numbers are far from 1, the result is computed by
+    exact rational arithmetic."""
     high, low = two_product(a, b)
     th, tl = two_sum(c, low)
     vh, vl = two_sum(high, th)
@@ -191,7 +192,7 @@ def exact_fma(x: float, y: float, z: float) -> float:
 
 def errors(exact: Callable[..., Fraction], nearest: Array, inputs: tuple[Array, ...]) -> Array:
     """Return the signs of ``exact(*inputs, nearest)``, which computes the exact result minus the nearest float64 result
-    in rational arithmetic. The sign is 0 if the exact result is infinite or NaN."""
+    in rational arithmetic. The returned sign is 0 if the exact result is infinite or NaN."""
     missing = np.zeros(nearest.shape, np.int8)
     rows = [np.broadcast_to(x, nearest.shape).reshape(-1).tolist() for x in inputs]
     for i, r in enumerate(nearest.reshape(-1).tolist()):
@@ -242,7 +243,7 @@ _QUIET = {"f16": 0x7E00, "bf16": 0x7FC0, "f32": 0x7FC00000, "f64": 0x7FF8 << 48}
 
 
 def canonical(out: Array) -> None:
-    """Make every NaN of a float32 array the canonical one, in place."""
+    """Replace every NaN of a float32 array by the canonical NaN, in place."""
     nan = np.isnan(out)
     if nan.any():
         out.view(np.uint32)[nan] = NAN32
@@ -319,8 +320,8 @@ def decode(codes: Array, kind: str) -> Array:
 
 
 def encode(x: Array, kind: str) -> Array:
-    """Convert float64 to bytes of a format, to nearest, ties to even. Numbers beyond the largest value become that
-    value (``.satfinite``). In a format without NaN, a NaN becomes the largest value.
+    """Convert float64 to bytes of a format, to nearest, ties to even. Numbers beyond the largest value of the format
+    become that value (``.satfinite``). In a format without NaN, a NaN becomes the largest value of the format.
 
     >>> encode(np.array([1.0, -1e9, 1.0625, 0.001]), "e4m3").tolist()
     [56, 254, 56, 1]

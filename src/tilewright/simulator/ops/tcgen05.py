@@ -3,7 +3,8 @@
 
 Each warp of a group of four may access 32 lanes of tensor memory: warp w lanes 32·w to 32·w + 31. In some public
 kernels all four warps pass the address of lane 0. GPUs ignore that part of the address, so such an address is a finding
-only "by the letter of PTX". Let t be the number of a thread in its warp. Register r of a load or store is
+only "by the letter of PTX". Let t be the number of a thread in its warp. Register r of thread t in a load or store
+holds the following cell of tensor memory:
 
 - ``.32x32b``: lane t, column r
 - ``.16x64b``: lane t div 4 + 8·(t mod 2), column 2·r + (t div 2) mod 2

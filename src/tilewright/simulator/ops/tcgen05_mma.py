@@ -2,8 +2,8 @@
 9.7.16.10).
 
 The instruction descriptor gives M, N and the types; K is 32 bytes for every type. A is in shared memory or in tensor
-memory, and B is in shared memory. In a pair, each block has half of the rows of A and D, and half of the columns of B.
-Layouts in tensor memory:
+memory, and B is in shared memory. In a pair of blocks, each block has half of the rows of A and D, and half of the
+columns of B. Layouts in tensor memory:
 
 - row r of a block's D is in lane r, and column n of D is in column n of tensor memory. For M = 64 of a single block,
   row r of D is in lane r mod 16 + 32·(r div 16), + 16 if D begins at lane 16

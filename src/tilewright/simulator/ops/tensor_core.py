@@ -1,13 +1,13 @@
 """The arithmetic of tensor cores: one fused sum of many products and an accumulator, with the hardware's result in
 every bit.
 
-A tensor core does not round after every product. A tensor core takes K products and the accumulator, and aligns all
-these summands to the largest exponent among them. It truncates each summand towards zero after F fractional bits, adds
-the truncated summands exactly, and rounds the sum once: towards zero for float32, to nearest for half precision. The
-exponent of a product, for this alignment, is the sum of the exponents of its factors. If the mantissas' product is
-between 2 and 4, it is not normalised before the alignment. A subnormal factor keeps its value, and has the exponent of
-the smallest normal number. The number F of fractional bits depends on the generation of the GPU, and so does the number
-of products in one sum.
+A tensor core does not round after every product. For one sum, a tensor core aligns K products and the accumulator to
+the largest exponent among these summands. The tensor core then truncates each summand towards zero after F fractional
+bits, adds the truncated summands exactly, and rounds the sum once: towards zero for float32, to nearest for half
+precision. The exponent of a product, for this alignment, is the sum of the exponents of its factors. If the mantissas'
+product is between 2 and 4, it is not normalised before the alignment. A subnormal factor keeps its value, and has the
+exponent of the smallest normal number. The number F of fractional bits depends on the generation of the GPU, and so
+does the number of products in one sum.
 
 Sources: X. Xie et al., MMA-Sim (arXiv 2511.10909); F. Khattak and M. Mikaitis, arXiv 2512.07004. For compute capability
 9.0, the results of all forms of instructions were recorded on an H200, and this module reproduces every bit of them
@@ -49,9 +49,9 @@ class SumRule:
     """The rule by which an instruction sums: the number of fractional bits after alignment (``fraction``), the most
     products in one sum (``span``), and the number of mantissa bits in a float32 result (``kept``).
 
-    ``as_halves`` is for GPUs without an instruction for 8-bit floats. Such GPUs convert 8-bit floats to half precision,
-    multiply those with k mod 4 = 0 and 1, then those with k mod 4 = 2 and 3, and add the accumulator afterwards,
-    rounded to nearest.
+    ``as_halves`` is for GPUs without an instruction for 8-bit floats. GPUs with this rule convert 8-bit floats to half
+    precision. They sum the products with k mod 4 = 0 and 1, then those with k mod 4 = 2 and 3, and add the accumulator
+    afterwards, rounded to nearest.
     """
 
     fraction: int

@@ -105,7 +105,8 @@ class Barriers:
         return self.open_complete(lanes) if self.waiting.any() else []
 
     def open_complete(self, lanes: Ints) -> list[Group]:
-        """Open every complete barrier of the blocks of these lanes; returns the lanes that waited there, by segment."""
+        """Open every complete barrier of the blocks of these lanes; returns the lanes that waited at these barriers, by
+        segment."""
         threads, released = self.lanes.threads, []
         for block in np.unique(self.lanes.of_block[lanes]):
             of_block = slice(int(block) * threads, (int(block) + 1) * threads)
@@ -229,7 +230,7 @@ class ClusterBarriers:
 
     def pass_by(self, ins: Instruction, at: int, lanes: Ints) -> list[Group]:
         """Execute ``barrier.cluster.arrive`` or ``.wait`` by these lanes; returns the lanes that can continue, by the
-        segment in which they were."""
+        segment in which these lanes were."""
         self.instructions[at] = ins
         return self._arrive(ins, at, lanes) if "arrive" in ins.parts else self._wait(ins, at, lanes)
 

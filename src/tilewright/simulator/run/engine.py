@@ -2,8 +2,9 @@
 
 A segment is a part of the program that runs without interruption: a list of steps (Python functions), one for each
 instruction, which are bound to the lanes once. The loop over these steps is the only Python code that runs for each
-instruction. Lanes at the same segment run together, as a group. The lowest segment in program order runs first. So
-lanes that took different branches join where the branches join, in the order in which compilers lay out code.
+instruction. Lanes that are at the same segment of the program run together, as a group. The lowest segment in program
+order runs first. So lanes that took different branches join where the branches join, in the order in which compilers
+lay out code.
 
 Every lane is in one of these states, in which ``at`` is the number of a segment:
 
@@ -80,7 +81,7 @@ class Loop(NamedTuple):
 
 
 class StoppedError(Exception):
-    """The run was stopped because the kernel does not end; a finding describes this."""
+    """The run was stopped because the kernel does not end; a finding reports this defect."""
 
 
 class Engine:
@@ -441,7 +442,7 @@ class Gathering:
 
     def give_up(self) -> list[Group]:
         """Release lanes when no more lanes can arrive: those whose condition holds, otherwise all lanes. Reports the
-        lanes that are missing."""
+        lanes that did not arrive."""
         go = self._release([at for at, (ins, _) in self.waiting.items() if is_warp_barrier(ins)])
         for at in [at for at, (ins, _) in self.waiting.items() if not is_warp_barrier(ins)]:
             go += self._release([at])

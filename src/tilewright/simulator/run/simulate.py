@@ -32,10 +32,10 @@ class Run:
     is no array.
 
     If the kernel did not write an array, the entry in ``arrays`` is the caller's own array. ``complete`` is false if
-    the kernel did not end. ``printed`` is what the threads printed, in order of block and thread. ``rounds`` summarises
-    the rounds in which the asynchronous copies of a block arrived. ``warp_instructions`` is the number of PTX
-    instructions, counted once for each warp that executes them. ``multiplying_groups`` is the number of warp groups of
-    a block that execute wgmma.
+    the kernel did not end. ``printed`` is the text that the threads printed, in order of block and thread. ``rounds``
+    summarises the rounds in which the asynchronous copies of a block arrived. ``warp_instructions`` is the number of
+    PTX instructions, counted once for each warp that executes them. ``multiplying_groups`` is the number of warp groups
+    of a block that execute wgmma.
     """
 
     kernel: str
