@@ -65,9 +65,8 @@ class GivenKernel:
     """A kernel that a caller passed: its text, the name of its file, the name of the function if the caller chose one,
     its binary if there is one, and the dynamic shared memory that it needs.
 
-    Three fields are for Triton's kernels. They are the ``types`` of the arguments ("constexpr" for a constant of the
-    compiler), the layouts of arguments that are ``descriptors`` of tensors, and the bytes of scratch memory that each
-    block gets.
+    Three fields are for Triton's kernels: the ``types`` of the arguments ("constexpr" for a constant of the compiler),
+    the layouts of arguments that are ``descriptors`` of tensors, and the bytes of scratch memory that each block gets.
     """
 
     text: str

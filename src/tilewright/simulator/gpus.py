@@ -4,8 +4,9 @@ for certain is None.
 The limits and rates come from the following sources:
 
 - limits by compute capability: NVIDIA's CUDA C++ Programming Guide, "Technical Specifications per Compute Capability",
-  and the toolkit's own ``cuda_occupancy.h`` (allocation units, sub-partitions, reserved bytes). Both no longer list
-  compute capability 1.3, for which the guide of CUDA 2.3 to 5 and the CUDA Occupancy Calculator spreadsheet are used;
+  and the toolkit's own ``cuda_occupancy.h`` (allocation units, sub-partitions, reserved bytes). The guide and
+  ``cuda_occupancy.h`` no longer list compute capability 1.3; its limits come from the guide of CUDA 2.3 to 5 and the
+  CUDA Occupancy Calculator spreadsheet;
 - counts of multiprocessors, clocks and bandwidths: the datasheet or whitepaper named at each GPU. Peaks are
   multiprocessors x operations per cycle x boost clock. The computed peaks agree with the datasheets' figures, which are
   rounded.

@@ -104,8 +104,8 @@ def microscope(
     grid : int or sequence of int, default: 1
         The number of blocks along x, y, z.
     block : int or sequence of int, optional
-        The number of threads per block along x, y, z. The default is the number for which the kernel was compiled; if
-        it was compiled for none, 32.
+        The number of threads per block along x, y, z. The default of ``block`` is the number of threads for which the
+        kernel was compiled; if it was compiled for none, 32.
     args : sequence, default: ()
         The kernel's arguments in order. An argument is a NumPy array (which is copied), a number, a tensor map, or a
         list. A list is passed as a structure or an array whose members are the items of the list; an array in a list
@@ -121,8 +121,8 @@ def microscope(
     cluster : int or sequence of int, optional
         The number of blocks of a cluster along x, y, z, for a kernel that was compiled without a cluster size.
     shared_bytes : int, optional
-        Bytes of dynamic shared memory. The default is the number that the kernel's library states; if it states none,
-        0.
+        Bytes of dynamic shared memory. The default of ``shared_bytes`` is the number that the kernel's library states;
+        if it states none, 0.
     constants : mapping of str to array or number, optional
         The values of ``__constant__`` and ``__device__`` variables.
     outputs : sequence of int, default: ()
@@ -133,7 +133,7 @@ def microscope(
     max_steps : int
         The number of steps after which the run is stopped, with a finding.
     max_bytes : int
-        The most bytes of memory that a run may need. A run that needs more is refused.
+        The most bytes of memory that a run may need. A run that needs more memory is refused.
     progress : function, optional
         Is called as ``progress(done, all)`` with the number of blocks that have run and the number of all blocks to
         run.
@@ -607,9 +607,9 @@ class Observation:
         Parameters
         ----------
         **requirements : number or str
-            Each keyword is a measure from the list in the section "Notes". If its value is a number, the measure must
-            equal the number; if it is a text such as ``"<= 4.1"``, the comparison must hold. A call without keywords
-            requires ``findings=0``.
+            Each keyword is a measure from the list in the section "Notes". If the value of a keyword is a number, the
+            measure must equal the number; if the value is a text such as ``"<= 4.1"``, the comparison must hold. A call
+            without keywords requires ``findings=0``.
 
         Returns
         -------
@@ -751,8 +751,8 @@ class _Interval:
 
 @dataclass
 class _Copy:
-    """Copies into one stage for one phase. ``begin`` is the time at which a warp requested them; before, that warp had
-    waited for the phase ``freed``."""
+    """Copies into one stage for one phase. ``begin`` is the time at which a warp requested the copies; that warp had
+    waited for the phase ``freed`` before."""
 
     barrier: int
     phase: int

@@ -1,8 +1,8 @@
 """Represents the parts of a PTX text as data. A module has functions and variables; a function has instructions, each
 with its source line.
 
-Variables have types with their sizes, and initial values. Functions tell whether an instruction interacts with other
-threads: whether it reads what they wrote, writes, fences, or is executed by a whole warp.
+Variables have types with their sizes, and initial values. The functions of this module tell how an instruction
+interacts with other threads: whether it reads what they wrote, writes, fences, or is executed by a whole warp.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ class Instruction:
 
     @property
     def users(self) -> Where:
-        """The source line of the instruction in the user's files. For an instruction from a library's header, this is
-        the innermost call in the user's files."""
+        """The source line of the instruction in the user's files. For an instruction from a library's header, it is the
+        line of the innermost call in the user's files."""
         return place_of_user(self.where, self.calls)
 
     @property

@@ -40,8 +40,9 @@ class BasicBlock:
 
 @dataclass(eq=False)
 class Program:
-    """A kernel whose calls are inlined. It has the code in order, the positions of labels, branch tables, the PTX types
-    of registers, variables, and basic blocks; ``block_at`` has the index of each basic block by its first instruction.
+    """A kernel whose calls are inlined. A ``Program`` has the code in order, the positions of labels, branch tables,
+    the PTX types of registers, variables, and basic blocks; ``block_at`` has the index of each basic block by its first
+    instruction.
     """
 
     entry: Function

@@ -1,29 +1,30 @@
 """Finds what ptxas changes between PTX and machine code. The module reads the disassembly of the binary; no GPU is
 needed.
 
-The following examples were observed on an H200 (ncu 2025.3, CUDA 13.0, 2026-11-20). Their kernels are those of
-``tests/data/five.cu`` at n = 64, whose counter values are in ``five-kernels-h200.json``, and those of ``twelve.cu``.
+The following examples were observed on an H200 (ncu 2025.3, CUDA 13.0, 2026-11-20). The kernels of the examples are
+those of ``tests/data/five.cu`` at n = 64, whose counter values are in ``five-kernels-h200.json``, and those of
+``twelve.cu``.
 
 - **Fusing.** Neighbouring accesses become one wide access. ``tiled`` reads its row of A with 32 ``ld.shared.f32`` per
-  tile, at base + 0, 4, ... 124. The binary of ``tiled`` has 8 ``LDS.128`` instead. For B, whose words lie 128 bytes
-  apart, the binary has 32 ``LDS``. The PTX of ``tiled`` executes 16,384 load instructions; the binary executes 10,240,
-  and the profiler counts 10,240, too. Each broadcast ``LDS.128`` of ``tiled`` takes two wavefronts, and the whole
-  kernel takes 12,288. ``tile2d`` has 8 ``LDS`` and 2 ``LDS.128`` per step; in 128 steps the kernel executes 1,280
-  loads, as the profiler counts.
+  tile, at base + 0, 4, ... 124. The binary of ``tiled`` has 8 ``LDS.128`` instead of these 32 loads. For B, whose words
+  lie 128 bytes apart, the binary of ``tiled`` has 32 ``LDS``. The PTX of ``tiled`` executes 16,384 load instructions;
+  the binary executes 10,240, and the profiler counts 10,240, too. Each broadcast ``LDS.128`` of ``tiled`` takes two
+  wavefronts, and the whole kernel takes 12,288. ``tile2d`` has 8 ``LDS`` and 2 ``LDS.128`` per step; in 128 steps the
+  kernel executes 1,280 loads, as the profiler counts.
 - **Unrolling.** In a loop that ptxas unrolls, each access of the PTX occurs several times in the binary. If an address
   changes by less than the width of a wide access from one round of the loop to the next, the accesses of several rounds
   become one. ``column_8_8`` of ``unrolled.cu`` reads 32 bytes of a row in four rounds of two ``ld.shared.f32``. The
-  binary has two ``LDS.128`` for these eight loads, and executes 768 loads instead of 2,304 in all.
+  binary of ``column_8_8`` has two ``LDS.128`` for these eight loads, and executes 768 loads instead of 2,304 in all.
 - **Predication.** The compiler replaces a short branch by a guard (a predicate) on each of its instructions. A guarded
   instruction is issued by every warp that reaches it, even if no lane is active. ``vec`` copies B in an unrolled loop
-  whose remainder has 3 stores (``st.shared.v4``), of which a warp executes 2 per tile. The third store is ``@P0
-  STS.128`` in the same basic block as the second store, and so the warp issues the third store, too. So the binary
-  issues 11 stores per tile where the PTX executes 10 (176 instead of 160 in all), and the wavefronts increase alike.
-  Counters of global *requests* do not count a guarded instruction that is issued with no active lane: an ``@P0 LDG``
-  next to the third store is not among the 64 requests that were counted. So only the counts of shared memory are
-  corrected.
+  whose remainder has 3 stores (``st.shared.v4``), of which a warp executes 2 per tile. The third store of ``vec`` is
+  ``@P0 STS.128`` in the same basic block as the second store, and so the warp issues the third store, too. So the
+  binary of ``vec`` issues 11 stores per tile where the PTX executes 10 (176 instead of 160 in all), and the wavefronts
+  increase alike. Counters of global *requests* do not count a guarded instruction that is issued with no active lane:
+  an ``@P0 LDG`` next to the third store is not among the 64 requests that were counted. Therefore only the counts of
+  shared memory are corrected for guarded instructions.
 - **Padding.** The compiler puts three ``@!PT LDS`` before asynchronous copies, 6 per warp in ``async_copies``. The
-  profiler counts them as loads.
+  profiler counts ``@!PT LDS`` as loads.
 - **Atomics.** An atomic whose result is not used becomes a reduction (``REDG``; 3 of 4 atomics in ``global_atomics``).
   An atomic at an address that all lanes share is first reduced over the warp, and one elected lane executes it
   (``REDUX``, ``VOTEU``, ``@P1 ATOMS.MAX``: 8 wavefronts for 256 lanes). An atomic addition in shared memory becomes a

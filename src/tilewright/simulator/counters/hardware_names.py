@@ -1,9 +1,9 @@
 """The names of the hardware's counters, as ``ncu --query-metrics`` lists them for compute capability 9.0.
 
-Some counters are left out because they count something else than their names say, or vary from run to run. One such
-counter is the wavefronts of all shared accesses together, which also counts reads of ``threadIdx`` and barriers.
-Another such counter is the wavefronts of asynchronous copies: ncu computes it by a model in patched code, and gives
-wavefronts even for copies that take none. Counters of bytes are left out, too.
+Some counters are left out because they count something else than their names say, or vary from run to run. The counter
+of the wavefronts of all shared accesses together is left out, because it also counts reads of ``threadIdx`` and
+barriers. The counter of the wavefronts of asynchronous copies is left out, because ncu computes it by a model in
+patched code, and gives wavefronts even for copies that take none. Counters of bytes are left out, too.
 """
 
 from __future__ import annotations

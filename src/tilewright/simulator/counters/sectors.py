@@ -15,8 +15,8 @@ these two kinds were derived from counts on an H200, and reproduce the counts of
   atomic counts a sector as often as lanes access the most used address in the sector: 32 times if 32 lanes add to one
   variable.
 - **Copies past L1** (``cp.async.cg``): the counter counts the sectors of *shared* memory that are filled, once for each
-  128-byte line of global memory from which they are filled. The counter adds 16 sectors if a warp copies 512 bytes in
-  order, and 32 if the 16 bytes of each lane go to separate sectors.
+  128-byte line of global memory from which they are filled. A ``cp.async.cg`` counts 16 sectors if a warp copies 512
+  bytes in order, and 32 if the 16 bytes of each lane go to separate sectors.
 """
 
 from __future__ import annotations

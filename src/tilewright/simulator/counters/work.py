@@ -3,7 +3,7 @@ barriers.
 
 The rules were derived from what ncu 2025.3 counted on an H200: 240 forms of ``wgmma``
 (``benchmarks/wgmma-h200.jsonl``), 38 of ``mma.sync`` (``benchmarks/mma-h200.jsonl``) and the asynchronous kernels of
-the tests (``benchmarks/asynchronous-h200.jsonl``). The rules reproduce every one of these counts.
+the tests (``benchmarks/asynchronous-h200.jsonl``). The rules of this module reproduce every count that ncu measured.
 
 - **wgmma.** K of a ``wgmma`` is 32 bytes for every type. A ``wgmma`` keeps each of the four tensor cores of a
   multiprocessor busy for N/2 cycles. The operands of a ``wgmma`` pass through the banks of shared memory 128 bytes at a
@@ -15,10 +15,10 @@ the tests (``benchmarks/asynchronous-h200.jsonl``). The rules reproduce every on
   of 8 bits. A product of bits by ``xor`` takes two instructions, too. The hardware executes ``wmma`` as several
   ``mma.sync``.
 - **Copy engine.** Each copy instruction is one request. A load counts the sectors of 32 bytes that arrive, in every
-  block that a multicast reaches. The sectors that arrive are those that the lines of the box touch in global memory,
-  and those that fill the part of the box outside the tensor; they are counted separately for each line. If a multicast
-  reads a line that is partly outside the tensor, the sectors of that line count twice. A store or reduction counts the
-  sectors that the lines of its box touch.
+  block that a multicast reaches. The sectors that arrive in a load are those that the lines of the box touch in global
+  memory, and those that fill the part of the box outside the tensor; they are counted separately for each line. If a
+  multicast reads a line that is partly outside the tensor, the sectors of that line count twice. A store or reduction
+  counts the sectors that the lines of its box touch.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ _BITS_OF_TWO = {"e4m3": 8, "e5m2": 8, "s4": 4, "u4": 4}
 
 def tcgen05_work() -> UnitWork:
     """Return the work of a ``tcgen05.mma`` of a block or of a pair of blocks: only the instruction itself is counted.
-    How it accesses shared memory, and for how many cycles it keeps the tensor cores busy, is not documented and is not
-    counted."""
+    How a ``tcgen05.mma`` accesses shared memory, and for how many cycles it keeps the tensor cores busy, is not
+    documented and is not counted."""
     return UnitWork("tensor memory", "tcgen05")
 
 

@@ -26,7 +26,7 @@ MOST_BLOCKS = 1 << 26
 def dimensions(name: str, value: int | Sequence[int]) -> Dim:
     """Check the dimensions of a grid or block; returns them as (x, y, z).
 
-    Raises UsageError if they are not one to three positive numbers, or are more than a GPU accepts.
+    Raises UsageError if the dimensions are not one to three positive numbers, or are more than a GPU accepts.
 
     >>> dimensions("grid", (4, 2))
     (4, 2, 1)
@@ -200,8 +200,8 @@ class Member:
 def number_member(name: str, value: Any) -> Member:
     """Make a member from a number or a structure of NumPy, from bytes, or from None for a null pointer.
 
-    Raises OperandError for a value of any other type. Numbers of Python's own types are refused, because their types do
-    not fix a number of bits.
+    Raises OperandError for a value that is no NumPy number, no NumPy structure, no bytes and not None. Numbers of
+    Python's own types are refused, because their types do not fix a number of bits.
     """
     if value is None:
         return Member(bytes(8), 8)

@@ -9,13 +9,14 @@ ordered before the later one in these cases:
 - the threads are in the same warp: time has advanced between the accesses, at a warp-wide ``.sync`` or a barrier.
   Nothing else orders the threads of a warp, because since Volta they need not run in step.
 - the threads are in the same block: the warp of the later access knows the time of the earlier access. A warp learns
-  such times at a barrier of the whole block (``floor``) or of some warps (``known``). A warp also learns times by an
-  atomic or volatile load, if another warp ran a fence and then stored something before that load (``posted``).
+  the times of other warps at a barrier of the whole block (``floor``) or of some warps (``known``). A warp also learns
+  times by an atomic or volatile load, if another warp ran a fence and then stored something before that load
+  (``posted``).
 - the threads are in two blocks of a cluster: the warp of the later access knows the time of the earlier access, from a
   barrier of the cluster or a fence.
 - the threads are in any two blocks: after the earlier access, its block has run a device-wide fence and then stored
   something (``handed_over_until``), and before the later access, the other block has run an atomic or volatile load.
-  Correct kernels pass data from block to block by these steps.
+  Correct kernels pass data from block to block by such a fence, store and load.
 
 All lanes of a warp share what the warp knows of other warps' times. But an access is ordered before accesses of other
 threads only if the thread that made it has since passed a synchronisation or published something; otherwise the access
@@ -231,7 +232,7 @@ class Clocks:
 
     def fence(self, sel: Ints | None, wide: bool, near: bool = False) -> None:
         """Record that these lanes ran a fence, device-wide if ``wide`` and cluster-wide if ``near``. The next store of
-        their block publishes the times that they know now."""
+        the lanes' block publishes the times that the lanes know at the fence."""
         if self.posted is None:
             self.posted = np.zeros((self.copies, self.columns), np.int64)
         nothing = np.zeros(self.columns, np.int64)
@@ -351,8 +352,9 @@ class Clocks:
         return np.asarray((_time(then) > bound) & ~handed_over)
 
     def unpublished(self, then: Ints) -> Bools:
-        """Return which accesses are by threads of the batch that have published nothing since the access. No
-        synchronisation of other threads can order such an access before theirs."""
+        """Return which accesses are by threads of the batch that have published nothing since the access. If a thread
+        has published nothing since an access, no synchronisation of other threads orders this access before their
+        accesses."""
         # A stamp of an earlier batch is less than those of this one; the latest time never advances.
         lane = np.maximum(((then >> _EPOCH_BITS) - (1 + self.first)) * self.threads + (then & _THREAD), 0)
         first = self.stamp[lane]
@@ -367,7 +369,8 @@ def stamped_by(stamp: int) -> tuple[int, int]:
 
 
 def thread_of(stamp: Ints | int) -> Ints:
-    """Remove the times from stamps. Two results are equal if the stamps are of the same thread of the same block."""
+    """Remove the times from stamps. Two results of ``thread_of`` are equal if the stamps are of the same thread of the
+    same block."""
     return np.asarray(stamp & ~_TIME)
 
 

@@ -220,10 +220,10 @@ def first_rows(chunks: Ints, across: int, rows: int, most_rows: int, most: int) 
 class BlockRounds:
     """A summary of the rounds of copies, over the blocks that copied.
 
-    Most fields are figures of an average block. They are ``rounds``, the number of its rounds; ``phases``, the phases
-    of mbarriers that copies completed; ``first``, the bytes of its first round; ``under_way``, the typical bytes of a
-    later round (or of the first if there is no later one); and ``bytes``, the bytes of all rounds. ``most`` is the
-    number of bytes of the block that copied most.
+    The figures of an average block are ``rounds``, the number of its rounds; ``phases``, the phases of mbarriers that
+    copies completed; ``first``, the bytes of its first round; ``under_way``, the typical bytes of a later round (or of
+    the first if there is no later one); and ``bytes``, the bytes of all rounds. ``most`` is the number of bytes of the
+    block that copied most.
     """
 
     blocks: int = 0

@@ -274,7 +274,7 @@ class SimulatedLaunch:
 
     def blocks_per_batch(self) -> int:
         """Return the number of blocks in a batch, in whole clusters. A batch has about LANES lanes, or RESIDENT lanes
-        if blocks may wait for one another; it has fewer if memory is short.
+        if blocks may wait for one another; a batch has fewer lanes if memory is short.
 
         Raises UsageError if the memory for one cluster already exceeds ``max_bytes``.
         """

@@ -87,8 +87,8 @@ class Mbarrier:
         return int(self.region.view(np.dtype(np.uint64))[self.offset >> 3]) == self.word()
 
     def passed(self, parity: int) -> bool:
-        """Whether a wait for the phase of this parity returns. The wait returns if the current phase has the other
-        parity."""
+        """Whether a wait for the phase of this parity returns. A wait returns if the parity of the barrier's current
+        phase differs from the parity for which the wait asks."""
         return self.phase & 1 != parity
 
 
@@ -305,8 +305,8 @@ class Mbarriers:
             self.report_repeated(barrier, warp)
 
     def report_waits_of(self, lane: int) -> None:
-        """Report waits of a lane's warp, at any barrier, that returned although no new phase had completed. One such
-        wait before the first phase is correct and is not reported."""
+        """Report waits of a lane's warp, at any barrier, that returned although no new phase had completed. A warp may
+        wait in this way once before the first phase has completed, and this wait is not reported."""
         block, warp = int(self.threads.of_block[lane]), int(self.threads.tid[lane]) // 32
         for barrier in self.at.values():
             if barrier.block == block and warp in barrier.repeated:

@@ -52,8 +52,9 @@ class Region:
 
     ``borrowed`` says that the bytes are the caller's own array, which must not be written; the first write copies the
     array. ``dtype`` and ``shape`` are set if the region is an array. Some regions have a separate copy of their
-    variables for each block or thread. For these regions, ``spans`` are the ranges of the variables in one copy,
-    ``starts`` has the offset at which each lane's copy begins, and ``stride`` is the number of bytes of a copy.
+    variables for each block or thread. For regions with several copies, ``spans`` are the ranges of the variables in
+    one copy, ``starts`` has the offset at which each lane's copy begins, and ``stride`` is the number of bytes of a
+    copy.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""Defines the options of a run as one object, and the interface of an observer. The options exclude the launch
-itself."""
+"""Defines the options of a run as one object, and the interface of an observer. The launch itself (kernel, grid, block
+and arguments) is not among the options."""
 
 from __future__ import annotations
 

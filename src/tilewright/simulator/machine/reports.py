@@ -1,5 +1,5 @@
-"""Makes the texts of findings. A text names the first thread in which the finding occurred, and both accesses of a
-race."""
+"""Makes the texts of findings. The text of a finding names the first thread in which the finding occurred; the text of
+a race names both accesses."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _Key = tuple[str, str, int, int, str, int]
 @dataclass
 class Findings:
     """Collects findings. For each kind of finding and each source line, ``Findings`` stores the first finding, and the
-    number of threads in which it occurred. If the line is in a function, it stores one finding for each call of the
-    function."""
+    number of threads in which it occurred. For a line in a device function, ``Findings`` stores one finding for each
+    call of the function."""
 
     kernel: str
     found: dict[_Key, Finding] = field(default_factory=dict)

@@ -199,7 +199,7 @@ class Shadow:
     def volatile(self, cells: Ints, clock: Ints, index: int, writes: bool) -> tuple[Bools, bool]:
         """Record a volatile access to shared memory by instruction ``index``. Returns the cells on which nothing orders
         this access after a volatile access of another thread, if one of the two is a write. Also returns whether all
-        these other threads are in the warp of this access."""
+        threads with which this access conflicts are in its own warp."""
         self._watch_volatiles()
         wrote, read = self.volatiles
         now, quiet = np.broadcast_to(clock, cells.shape), self.polled[cells]

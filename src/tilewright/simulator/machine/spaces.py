@@ -175,8 +175,8 @@ def _outside(at: int, nbytes: int, size: int) -> str:
 
 
 class WindowSpace(Space):
-    """Shared, local, constant or parameter memory, or the arguments of calls. Variables of these spaces lie at offsets,
-    and each block, thread or launch has its own copy of them.
+    """Shared, local, constant or parameter memory, or the arguments of calls. Variables of a ``WindowSpace`` lie at
+    offsets, and each block, thread or launch has its own copy of them.
 
     ``owner`` is the number of each lane's copy of the variables (None: all lanes share one copy). ``guard`` is the
     number of unused bytes between variables.
@@ -296,18 +296,18 @@ class SharedSpace(WindowSpace):
                 )
 
     def names_block(self, address: int) -> bool:
-        """Whether the rank in an address is that of an existing block of the cluster."""
+        """Whether an address refers to an existing block of the cluster."""
         return address <= OFFSET or 0 <= (address >> RANK_BIT) - FIRST_RANK < self.reports.threads.cluster.size
 
     def missing_block(self, address: int) -> str:
-        """Return a text about an address whose rank is that of a block that does not exist."""
+        """Return a text about an address that refers to a block that does not exist."""
         size = self.reports.threads.cluster.size
         rest = f"a cluster of {size}" if size > 1 else "a launch without clusters"
         return f"shared memory of the block of rank {(address >> RANK_BIT) - FIRST_RANK} in {rest}"
 
     def visit(self, ins: Instruction, lanes: Ints, there: Ints) -> None:
-        """Record that these lanes access the shared memory of these blocks of the batch. A block may be the lane's own
-        block."""
+        """Record that these lanes access the shared memory of these blocks of the batch. The block in ``there`` may be
+        the lane's own block."""
         other = there != self.reports.threads.of_block[lanes]
         if other.any():
             self.visits = self.visits or Visits(self)
@@ -353,9 +353,8 @@ class Visits:
         """Report, when all blocks have left the kernel, blocks that did not wait for the last accesses of other blocks
         to their shared memory.
 
-        A block may leave after an access by another block if the access is ordered before an instruction of one of the
-        leaving block's own threads. A barrier of the cluster, or a signal from another thread, orders the access before
-        such an instruction.
+        A block may leave after an access by another block if a barrier of the cluster, or a signal from another thread,
+        orders the access before an instruction of one of the leaving block's own threads.
         """
         clocks, threads, code = self.reports.clocks, self.reports.threads, self.reports.code
         late: Bools = self.time > clocks.known_at_exit()

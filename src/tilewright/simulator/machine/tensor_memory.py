@@ -3,8 +3,8 @@
 
 The tensor memory of each block has 128 lanes × 512 columns of 32 bits. A cell, in this module, is 16 lanes of a column,
 because instructions access 16 lanes together. Products, copies and shifts (``mma``, ``cp``, ``shift``), and loads and
-stores (``ld``, ``st``), are asynchronous. The simulator executes such an operation when it is issued. The rules of PTX
-ISA 9.7.16.6 decide whether a later access to the same cells is ordered after the operation:
+stores (``ld``, ``st``), are asynchronous. The simulator executes an asynchronous operation when it is issued. The rules
+of PTX ISA 9.7.16.6 decide whether a later access to the same cells is ordered after the operation:
 
 - Two operations of one thread are in order if they form a pipeline. The pipelines are ``mma`` → ``mma`` on the same
   accumulator with the same shape, ``cp`` → ``mma``, ``shift`` → ``mma``, ``mma`` → ``shift``, ``shift`` →
@@ -12,9 +12,9 @@ ISA 9.7.16.6 decide whether a later access to the same cells is ordered after th
 - In all other cases the earlier operation must be complete before the later one is issued. ``ld`` and ``st`` are
   complete after ``tcgen05.wait``. Products, copies and shifts are complete when a thread has waited for an mbarrier at
   which a ``tcgen05.commit`` arrived.
-- A synchronisation that orders plain accesses (see ``clocks``) also orders another thread after an operation if the
-  kernel has two fences. One is ``tcgen05.fence::before_thread_sync`` before the synchronisation, which a commit
-  implies; the other is ``tcgen05.fence::after_thread_sync`` after the synchronisation.
+- A synchronisation that orders plain accesses (see ``clocks``) also orders another thread after an operation, if
+  ``tcgen05.fence::before_thread_sync`` precedes the synchronisation and ``tcgen05.fence::after_thread_sync`` follows
+  it. A commit implies ``tcgen05.fence::before_thread_sync``.
 
 The two fences of ``tcgen05`` restrict only the compiler: ptxas 13.0 makes no machine instruction from them. A missing
 fence of ``tcgen05`` is therefore a finding "by the letter of PTX". Some orders of products and copies of one thread are
@@ -63,8 +63,8 @@ _PIPELINES = {("mma", "mma"), ("cp", "mma"), ("shift", "mma"), ("mma", "shift")}
 
 
 class Cells(NamedTuple):
-    """Some lanes and columns of one block of the batch. The lanes are a range whose ends are multiples of 16, or every
-    second group of 16 lanes in such a range."""
+    """Some lanes and columns of one block of the batch. The lanes of ``Cells`` are a range whose ends are multiples of
+    16, or every second group of 16 lanes in such a range."""
 
     block: int
     groups: slice  # of OF_CELL lanes
@@ -278,8 +278,8 @@ class TensorMemory:
 
     def note_complete(self, done: _Committed, stamp: int) -> None:
         """Record that a thread with this stamp has waited for a commit. Reads of shared memory count as made by the
-        lane at the time of its first commit after these reads. Every thread that waits for the commit knows that
-        time."""
+        lane at the time of its first commit after these reads. Every thread that waits for a commit knows the time of
+        the commit."""
         waits = self.complete.setdefault(done.lane, [])
         waits.append((done.turn, stamp))
         del waits[:-_MOST_WAITS]

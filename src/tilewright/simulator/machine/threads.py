@@ -142,8 +142,7 @@ class Threads:
         self.grid_blocks = np.zeros(copies, np.int64)  # of the grid: (copies,)
 
     def move_to(self, first: int, grid_blocks: Ints) -> None:
-        """Let these threads be the threads of these blocks of the grid, the first of which is block ``first`` of the
-        run."""
+        """Assign all threads to these blocks of the grid, the first of which is block ``first`` of the run."""
         self.blocks[:], self.grid_blocks[:] = np.arange(first, first + self.copies), grid_blocks
         self.warp[:] = grid_blocks[self.of_block] * (-(-self.threads // 32)) + self.tid // 32
 

@@ -212,8 +212,8 @@ class Transfers:
     def end(self) -> None:
         """End all transfers at the end of blocks, and report copies that may still read shared memory of their block.
 
-        CUTLASS waits for the last stores before a block ends. DeepGEMM does not wait for them, because GPUs keep the
-        block's memory until the stores are complete.
+        CUTLASS waits for the last stores before a block ends. DeepGEMM does not wait for the last stores, because GPUs
+        keep the block's memory until the stores are complete.
         """
         for lane, transfers in self.groups.items():
             for _, transfer in transfers:

@@ -440,9 +440,9 @@ Update = Callable[[Array, Array], Array]
 
 
 def float_sum(kind: str, shared: bool) -> Update:
-    """Add floats as an atomic does. In shared memory, the arithmetic units of the multiprocessor add the floats. In
-    global memory, the cache adds them: it flushes subnormal f32 numbers to zero (PTX ISA 9.7.13.5) and does not make a
-    signalling f64 NaN quiet."""
+    """Add floats as an atomic does. In shared memory, the arithmetic units of the multiprocessor add the floats of an
+    atomic. In global memory, the cache adds the floats of an atomic: it flushes subnormal f32 numbers to zero (PTX ISA
+    9.7.13.5) and does not make a signalling f64 NaN quiet."""
 
     def unquieted(out: Array, a: Array, b: Array) -> None:
         np.add(a, b, out=out)

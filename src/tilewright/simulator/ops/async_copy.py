@@ -1,5 +1,5 @@
-"""Instructions that copy between global and shared memory asynchronously. They are ``cp.async`` and its groups (PTX ISA
-9.7.9.25), and bulk copies.
+"""Instructions that copy between global and shared memory asynchronously. These instructions are ``cp.async`` and its
+groups (PTX ISA 9.7.9.25), and bulk copies.
 
 Bulk copies are ``cp.async.bulk``, ``cp.reduce.async.bulk`` and their tensor forms, which the copy engine executes (PTX
 ISA 9.7.9.27). The simulator copies the bytes when a copy instruction is issued. ``machine.transfers`` marks the bytes
@@ -260,7 +260,7 @@ class CopyEngine:
 
     def in_shared(self, at: int, nbytes: int, lane: int, align: int = CHUNK) -> SharedRange | None:
         """Return the range at an address of shared memory, in the lane's block or in another block of its cluster. If
-        the range is misaligned or extends outside, reports a finding and returns None."""
+        the range is misaligned or out of bounds, reports a finding and returns None."""
         if not self.shared.names_block(at):
             self.report("out of bounds", lane, at, f"{nbytes} bytes of {self.shared.missing_block(at)}")
             return None
@@ -276,7 +276,7 @@ class CopyEngine:
         return SharedRange(self.shared.region, offset, start)
 
     def in_global(self, at: int, nbytes: int, lane: int) -> tuple[Region, int] | None:
-        """Return the region and the offset of a range of global memory. If the range is misaligned or extends outside,
+        """Return the region and the offset of a range of global memory. If the range is misaligned or out of bounds,
         reports a finding and returns None."""
         space = self.lanes.spaces["global"]
         if not self.aligned(f"the address of {space.describe(at, 1)}", at, CHUNK, lane, at):
@@ -289,8 +289,8 @@ class CopyEngine:
         return region, at - region.base
 
     def barrier(self, at: int, lane: int) -> Mbarrier | None:
-        """Return the barrier at an address of shared memory. If there is no barrier, reports a finding and returns
-        None. If the copy engine cannot see the barrier yet, also reports a finding."""
+        """Return the barrier at an address of shared memory. If the address has no barrier, reports a finding and
+        returns None. If the copy engine cannot see the barrier yet, also reports a finding."""
         place, lanes = self.in_shared(at, 8, lane, 8), np.array([lane])
         if place is None:
             return None

@@ -3,7 +3,7 @@
 Instructions on half and bfloat16 are computed in float64, and the result is rounded once; packed pairs are computed
 element by element. ``.approx`` instructions are computed in float64 and rounded once. The results of ``.approx``
 instructions are within PTX's error bounds, but may differ from the hardware's results in the last bits. For special
-operands, such as zero, infinity and NaN, the results are equal to the hardware's.
+operands, such as zero, infinity and NaN, the results of ``.approx`` instructions are equal to the hardware's.
 """
 
 # ruff: noqa: ARG001 - every factory of the table takes the type and its modifiers

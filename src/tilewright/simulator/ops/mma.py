@@ -1,5 +1,5 @@
-"""Instructions on matrices that one warp holds in registers. They are ``mma.sync``, ``ldmatrix`` and related
-instructions, and ``wmma`` (PTX ISA 9.7.15).
+"""Instructions on matrices that one warp holds in registers. These instructions are ``mma.sync``, ``ldmatrix`` and
+related instructions, and ``wmma`` (PTX ISA 9.7.15).
 
 The layouts of all fragments of ``mma`` follow one rule. In this rule, let g = lane / 4 and t = lane % 4. A 32-bit
 register has e elements (1 for tf32 and f64, 2 for halves, 4 for bytes, 8 for 4-bit integers, 32 for bits). Element j of
@@ -13,8 +13,8 @@ register r of a fragment is the following element of the matrix:
 The PTX ISA does not say how ``wmma`` lays out fragments in registers. The simulator lays out fragments of ``wmma`` as
 for ``mma``, in parts of 16 rows (A, C) or of 8 columns (B), one after another. Compilers for compute capability 8.0 and
 above use the same layout. For float16, PTX requires twice as many registers for A and B as GPUs of compute capability
-8.0 and above need. The second half of the registers of such a fragment repeats the first half. ``tensor_core`` computes
-the products.
+8.0 and above need. In a ``wmma`` fragment of float16, the second half of the registers repeats the first half.
+``tensor_core`` computes the products.
 """
 
 from __future__ import annotations

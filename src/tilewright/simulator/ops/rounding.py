@@ -1,10 +1,10 @@
 """Computes every bit of the results of floating-point instructions: how PTX rounds, which NaNs a GPU returns, and
 formats of 8 bits and less.
 
-Every result is rounded only once, in any direction, to f32, f16, bf16 or f64. The method is rounding to odd (S. Boldo,
-G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans.
-Computers 57, 2008): the last bit of a result in a wider format is set if the result is inexact; rounding such a result
-again, to nearest or in a direction, gives the same number as rounding the exact value.
+Every result is rounded only once, in any direction, to f32, f16, bf16 or f64. The method is rounding to odd: the last
+bit of a result in a wider format is set if the result is inexact. Rounding a result that was rounded to odd again, to
+nearest or in a direction, gives the same number as rounding the exact value (S. Boldo, G. Melquiond, "Emulation of FMA
+and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 57, 2008).
 
 The simulator returns the NaNs that an H200 returns. Arithmetic in f16, bf16 and f32 returns one canonical NaN, whatever
 the operands are. abs, neg and conversions among f16, bf16 and f32 also return this canonical NaN. Arithmetic in f64
@@ -136,9 +136,9 @@ def narrow16(x: Array, mode: str = "rn") -> Array:
 def fma32(out: Array, a: Array, b: Array, c: Array) -> None:
     """Return a·b + c in float32, rounded to nearest once.
 
-    The product of two float32 numbers is exact in float64. Rounding the float64 sum again to float32 is wrong only in
-    two cases: if the sum is inexact and lies exactly between two float32 numbers, and if the result is subnormal. Only
-    these two cases are computed by round-to-odd.
+    The product of two float32 numbers is exact in float64. Rounding the float64 sum again to float32 is wrong only if
+    the sum is inexact and lies exactly between two float32 numbers, or if the result is subnormal. The function
+    computes only these two cases by rounding to odd.
     """
     p = np.multiply(a, b, dtype=np.float64)
     s = np.asarray(p + c)
@@ -154,7 +154,7 @@ def fma32(out: Array, a: Array, b: Array, c: Array) -> None:
 
 
 def fma64(out: Array, a: Array, b: Array, c: Array) -> None:
-    """Return a·b + c in float64, rounded to nearest once. If the numbers are far from 1, the result is computed by
+    """Return a·b + c in float64, rounded to nearest once. If the operands are far from 1, the result is computed by
     exact rational arithmetic."""
     high, low = two_product(a, b)
     th, tl = two_sum(c, low)

@@ -6,11 +6,13 @@ kernels all four warps pass the address of lane 0. GPUs ignore that part of the 
 only "by the letter of PTX". Let t be the number of a thread in its warp. Register r of thread t in a load or store
 holds the following cell of tensor memory:
 
-- ``.32x32b``: lane t, column r
-- ``.16x64b``: lane t div 4 + 8·(t mod 2), column 2·r + (t div 2) mod 2
-- ``.16x128b``: lane t div 4 + 8·(r mod 2), column t mod 4 + 4·(r div 2)
-- ``.16x256b``: lane t div 4 + 8·(r div 2 mod 2), column 2·(t mod 4) + r mod 2 + 8·(r div 4)
-- ``.16x32bx2``: lane t mod 16, column r; for the upper 16 threads of the warp, the last operand is added to the column
+- with the shape ``.32x32b``, the cell in lane t and column r
+- with the shape ``.16x64b``, the cell in lane t div 4 + 8·(t mod 2) and column 2·r + (t div 2) mod 2
+- with the shape ``.16x128b``, the cell in lane t div 4 + 8·(r mod 2) and column t mod 4 + 4·(r div 2)
+- with the shape ``.16x256b``, the cell in lane t div 4 + 8·(r div 2 mod 2) and column 2·(t mod 4) + r mod 2 + 8·(r div
+  4)
+- with the shape ``.16x32bx2``, the cell in lane t mod 16 and column r; for the upper 16 threads of the warp, the last
+  operand is added to the column
 
 With ``.pack::16b`` or ``.unpack::16b``, a register holds the lower halves of two columns, 2·c and 2·c + 1. The state of
 tensor memory, and the rules about the order of accesses, are in ``machine.tensor_memory``; products are in

@@ -49,9 +49,9 @@ class SumRule:
     """The rule by which an instruction sums: the number of fractional bits after alignment (``fraction``), the most
     products in one sum (``span``), and the number of mantissa bits in a float32 result (``kept``).
 
-    ``as_halves`` is for GPUs without an instruction for 8-bit floats. GPUs with this rule convert 8-bit floats to half
-    precision. They sum the products with k mod 4 = 0 and 1, then those with k mod 4 = 2 and 3, and add the accumulator
-    afterwards, rounded to nearest.
+    ``as_halves`` says that the GPU has no instruction for 8-bit floats. GPUs without an instruction for 8-bit floats
+    convert the floats to half precision, sum the products with k mod 4 = 0 and 1, then those with k mod 4 = 2 and 3,
+    and add the accumulator afterwards, rounded to nearest.
     """
 
     fraction: int

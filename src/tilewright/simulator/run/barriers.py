@@ -100,7 +100,7 @@ class Barriers:
         return [*self.open_complete(lanes), (at, lanes)]
 
     def leave(self, lanes: Ints) -> list[Group]:
-        """Note that these lanes left the kernel; returns the lanes that can continue because of that."""
+        """Record that these lanes left the kernel; returns the lanes that can continue for this reason."""
         self.exited[lanes] = True
         return self.open_complete(lanes) if self.waiting.any() else []
 
@@ -187,7 +187,7 @@ class Barriers:
                 lanes.reports.report("divergent barrier", ins, group, split, None, text)
 
     def report_stuck(self) -> None:
-        """Report lanes that wait at a barrier when no lane can run, and let them leave the kernel."""
+        """Report lanes that still wait at a barrier when no lane can run; these lanes then leave the kernel."""
         stuck = np.flatnonzero(self.waiting)
         for at in np.unique(self.at[stuck]):
             some = stuck[self.at[stuck] == at]
@@ -235,7 +235,7 @@ class ClusterBarriers:
         return self._arrive(ins, at, lanes) if "arrive" in ins.parts else self._wait(ins, at, lanes)
 
     def leave(self, lanes: Ints) -> list[Group]:
-        """Note that these lanes left the kernel; returns the lanes that can continue because of that."""
+        """Record that these lanes left the kernel; returns the lanes that can continue for this reason."""
         return self._complete(lanes) if self.turn.any() else []
 
     def _arrive(self, ins: Instruction, at: int, lanes: Ints) -> list[Group]:
@@ -303,7 +303,7 @@ class ClusterBarriers:
         lanes.reports.report("divergent barrier", ins, arrived, np.ones(1, bool), None, text, BY_THE_LETTER)
 
     def report_stuck(self) -> None:
-        """Report lanes that wait at a barrier when no lane can run, and let them leave the kernel."""
+        """Report lanes that still wait at a barrier when no lane can run; these lanes then leave the kernel."""
         stuck = np.flatnonzero(self.waiting)
         for at in np.unique(self.at[stuck]):
             some = stuck[self.at[stuck] == at]

@@ -24,8 +24,8 @@ makes a lane ready or admitted:
 
 1. The asynchronous copies complete, and parked lanes whose phase has completed continue.
 2. Resting lanes continue. Parked lanes continue, too, with their wait ``expired``: the wait returns although its phase
-   is not complete, as a wait on hardware may. If nothing changed since the last time, all these lanes wait for ever:
-   this is a finding, and the run stops.
+   is not complete, as a wait on hardware may. If nothing changed since ``run`` last took this step, all resting and
+   parked lanes wait for ever: this is a finding, and the run stops.
 3. Gathering lanes continue without the lanes that are missing, which is a finding.
 4. Lanes that are still at barriers wait for ever, which is a finding. These lanes exit.
 
@@ -481,7 +481,7 @@ class Gathering:
 
     def meet(self, groups: Sequence[tuple[Instruction, Ints | None]]) -> None:
         """Let lanes pass barriers of their warp. Each lane is ordered with the lanes of its warp that have the same
-        mask, even if they are at another of these barriers."""
+        mask, even if those lanes pass another of these barriers."""
         masks = np.full(self.lanes.size, WHOLE_WARP, np.int64)
         every = self.lanes.every
         for ins, some in groups:
@@ -514,7 +514,8 @@ class Gathering:
 
 @dataclass
 class Segment:
-    """Instructions that run one after another, bound to the lanes. Only the last one may be a control instruction."""
+    """Instructions that run one after another, bound to the lanes. Only the last instruction of a segment may be a
+    control instruction."""
 
     last: Instruction
     end: Instruction | None  # the control instruction
