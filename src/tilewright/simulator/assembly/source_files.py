@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def file_label(file: str, main: str) -> str:
-    """Return the name of a source file in a listing. The name is empty for the kernel's own file ``main``. Otherwise
-    the name is the file's path, relative to the folder of ``main`` or to the current folder if the file lies in one of
+    """Return the name of a source file in a listing. The name is empty for the kernel's own file ``main``. The name of
+    another file is its path, relative to the folder of ``main`` or to the current folder if the file lies in one of
     them.
 
     >>> [file_label(file, "/home/me/k.cu") for file in ("/home/me/k.cu", "/home/me/inc/t.cuh", "/a/t.cuh")]

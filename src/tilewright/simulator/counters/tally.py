@@ -294,8 +294,8 @@ class Counters:
     def approximate(self) -> frozenset[str]:
         """Return the counters, by the hardware's names, whose values are approximate. A counter is approximate if
         doubtful accesses add to it. The counters of tensor cores are also approximate if the binary uses tensor cores
-        to set registers, as ptxas does even in kernels without products. They are approximate, too, if the kernel has
-        products in tensor memory, because the work of such products is not counted."""
+        to set registers, as ptxas does even in kernels without products. The counters of tensor cores are approximate,
+        too, if the kernel has products in tensor memory, because the work of such products is not counted."""
         found = {name for tally in self.tallies().values() if self.doubtful(tally) for name in tally.counters()}
         if self.machine.moves or self.products_uncounted():
             found |= {TENSOR_INSTRUCTIONS, TENSOR_CYCLES}

@@ -18,10 +18,10 @@ ordered before the later one in these cases:
   something (``handed_over_until``), and before the later access, the other block has run an atomic or volatile load.
   Correct kernels pass data from block to block by such a fence, store and load.
 
-All lanes of a warp share what the warp knows of other warps' times. But an access is ordered before accesses of other
-threads only if the thread that made it has since passed a synchronisation or published something; otherwise the access
-is ``unpublished``. So the simulator reports an elected lane that arrives at a barrier for its whole warp without a
-``__syncwarp()`` before.
+All lanes of a warp share what the warp knows of other warps' times. An access is ordered before accesses of other
+threads only if the thread that made the access has since passed a synchronisation or published something; otherwise the
+access is ``unpublished``. Therefore the simulator reports an elected lane that arrives at a barrier for its whole warp
+without a ``__syncwarp()`` before.
 
 Where these rules are coarser than the memory model of PTX, accesses count as ordered, so that no false race is
 reported.

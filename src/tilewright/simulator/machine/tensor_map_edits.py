@@ -3,8 +3,8 @@
 
 The copy engine reads tensor maps through a separate proxy. A write of a map is visible to the copy engine after two
 steps. First, a thread that is ordered after the write executes a fence that releases the proxy
-(``fence.proxy.tensormap::generic.release``, ``tensormap.cp_fenceproxy``). Then the thread that starts the copy executes
-a fence that acquires the proxy (``fence.proxy.tensormap::generic.acquire``).
+(``fence.proxy.tensormap::generic.release``, ``tensormap.cp_fenceproxy``). Second, the thread that starts the copy
+executes a fence that acquires the proxy (``fence.proxy.tensormap::generic.acquire``).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Tracks reads and writes by the asynchronous proxy, and the bytes of incomplete copies (PTX ISA 8.10.3, 9.7.9.27).
 
-The simulator executes a copy of the copy engine when its instruction is issued. But until a thread has waited for the
-copy, the bytes that the copy writes count as being written, and the bytes that it reads count as being read. The shadow
-marks the cells of bytes that a copy still writes or reads as ``busy``, and an access to a busy cell is reported. So the
-findings do not depend on the time at which a copy completes. Bytes that were copied count as written by the thread that
-waited for the copy.
+The simulator executes a copy of the copy engine when its instruction is issued. Until a thread has waited for a copy,
+the bytes that the copy writes count as being written, and the bytes that it reads count as being read. The shadow marks
+the cells of bytes that a copy still writes or reads as ``busy``, and an access to a busy cell is reported. Therefore
+the findings about a copy do not depend on the time at which the copy completes. Bytes that were copied count as written
+by the thread that waited for the copy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tracks incomplete products of warpgroups: the registers and the shared memory that a ``wgmma`` still uses (PTX ISA
 9.7.16.7).
 
-The simulator executes a ``wgmma`` when it is issued. But until the warp has waited for the group of the ``wgmma``, the
+The simulator executes a ``wgmma`` when it is issued. Until a warp has waited for the group of the ``wgmma``, the
 accumulators, the registers of A and the tiles in shared memory count as in use. The simulator watches registers that
 are operands of a ``wgmma``, and registers to which these are copied. A plain ``mov`` of an accumulator is allowed
 before the wait: the copy then counts as in use, too, because compilers place such copies between products and remove

@@ -1,5 +1,5 @@
-"""Instructions that copy between global and shared memory asynchronously. These instructions are ``cp.async`` and its
-groups (PTX ISA 9.7.9.25), and bulk copies.
+"""Instructions that copy between global and shared memory asynchronously, namely ``cp.async`` and its groups (PTX ISA
+9.7.9.25), and bulk copies.
 
 Bulk copies are ``cp.async.bulk``, ``cp.reduce.async.bulk`` and their tensor forms, which the copy engine executes (PTX
 ISA 9.7.9.27). The simulator copies the bytes when a copy instruction is issued. ``machine.transfers`` marks the bytes

@@ -1,5 +1,5 @@
-"""Instructions on matrices that one warp holds in registers. These instructions are ``mma.sync``, ``ldmatrix`` and
-related instructions, and ``wmma`` (PTX ISA 9.7.15).
+"""Instructions on matrices that one warp holds in registers, namely ``mma.sync``, ``ldmatrix`` and related
+instructions, and ``wmma`` (PTX ISA 9.7.15).
 
 The layouts of all fragments of ``mma`` follow one rule. In this rule, let g = lane / 4 and t = lane % 4. A 32-bit
 register has e elements (1 for tf32 and f64, 2 for halves, 4 for bytes, 8 for 4-bit integers, 32 for bits). Element j of
