@@ -23,8 +23,8 @@ _MESSAGE = re.compile(
 
 
 def registers_at_launch(compiled: Compiled | None, entry: str) -> int:
-    """The registers of each thread with which a kernel is launched, as compiled. 0 if they are not known, or if the
-    compiler left ``setmaxnreg`` out of the binary."""
+    """Return the number of registers per thread with which a kernel is launched, as compiled. Return 0 if the number is
+    not known, or if the compiler left ``setmaxnreg`` out of the binary."""
     known = compiled.resources.get(entry) if compiled else None
     if known is None or compiled is None:
         return 0
@@ -33,7 +33,8 @@ def registers_at_launch(compiled: Compiled | None, entry: str) -> int:
 
 
 def compiler_findings(compiled: Compiled | None, program: Program) -> Iterator[Finding]:
-    """The compiler's warnings about asynchronous instructions as findings: wgmma serialised, setmaxnreg ignored."""
+    """Return the compiler's warnings about asynchronous instructions as findings. The compiler warns that it serialised
+    ``wgmma``, or that it ignored ``setmaxnreg``."""
     for number, text, function, line in _MESSAGE.findall(compiled.log if compiled else ""):
         kind, name = (REGISTERS, "setmaxnreg") if "setmaxnreg" in text else (SERIALISED, "wgmma")
         code = [ins for ins in program.code if ins.parts[0] == name]
@@ -45,8 +46,8 @@ def compiler_findings(compiled: Compiled | None, program: Program) -> Iterator[F
 def launch_findings(
     compiled: Compiled | None, program: Program, grid: Dim, block: Dim, cluster: Dim, dynamic_shared: int
 ) -> Iterator[Finding]:
-    """Findings about a launch that no GPU of the architecture accepts. ``dynamic_shared`` is added to the shared memory
-    with which the kernel was compiled."""
+    """Return findings about a launch that no GPU of the architecture accepts. ``dynamic_shared`` is added to the shared
+    memory with which the kernel was compiled."""
     entry = program.entry.name
     resources = compiled.resources.get(entry) if compiled else None
     capability = capability_of(compiled.arch) if compiled else None
@@ -80,7 +81,7 @@ def _finding(kind: str, entry: str, text: str, ins: Instruction | None) -> Findi
 
 
 def cluster_notes(cluster: Dim) -> list[str]:
-    """A note about clusters that not every GPU accepts."""
+    """Return a note about clusters of a size that not every GPU accepts."""
     size, most = math.prod(cluster), PORTABLE_CLUSTER
     need = "need the attribute cudaFuncAttributeNonPortableClusterSizeAllowed"
     return [f"clusters of {size} blocks {need}; not every GPU takes more than {most}"] if size > most else []

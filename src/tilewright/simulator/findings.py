@@ -1,6 +1,6 @@
-"""What the microscope finds wrong with a kernel, as plain data. There is one finding for each kind and source line; a
-line in a function has one for each line of the kernel that calls the function. The grade of a finding says how sure it
-is, and whether it is in the user's code or in a library's."""
+"""The defects that the microscope finds in a kernel, as plain data. There is one finding for each kind of defect and
+source line. A line in a device function has one finding for each line of the kernel that calls the function. The grade
+of a finding says how certain the defect is, and whether it is in the user's code or in a library's code."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ GRADES = (SURE, BY_THE_LETTER, IN_LIBRARY)
 
 @dataclass(frozen=True)
 class Finding:
-    """One defect, with the first thread in which it occurred, and its grade: SURE, BY_THE_LETTER or IN_LIBRARY."""
+    """One defect, with the first thread in which it occurred, and its grade (SURE, BY_THE_LETTER or IN_LIBRARY)."""
 
     kind: str
     kernel: str
@@ -113,12 +113,12 @@ class Finding:
 
 
 def marked_grade(grade: str) -> str:
-    """A grade as text, to be put after the kind of a finding; empty for SURE."""
+    """Return a grade as text that is put after the kind of a finding; the text is empty for SURE."""
     return "" if grade == SURE else f" ({grade})"
 
 
 def counted(grades: Sequence[str]) -> str:
-    """The number of findings with these grades in words, divided by grade if some are not SURE.
+    """Return a text that counts findings with these grades, separately for each grade if some are not SURE.
 
     >>> counted([]), counted([SURE]), counted([SURE, IN_LIBRARY])
     ('no defect found', '1 finding', "2 findings (1 sure, 1 in a library's code)")

@@ -1,5 +1,5 @@
-"""Reads what the caller of the microscope gives as a kernel: a text, a file, or an object of a library that has
-compiled one.
+"""Reads the kernel that the caller of the microscope passes: a text, a file, or an object of a library that has
+compiled a kernel.
 
 | given | taken of it |
 | --- | --- |
@@ -10,8 +10,8 @@ compiled one.
 | Numba's dispatcher | the PTX of its only specialisation |
 | an object with ``__ptx__`` (CuTe DSL), or ``ptx`` | that text |
 
-Numba passes an array as seven parameters: two pointers of its own, size, item size, data, shape and strides. ``passed``
-does the same.
+Numba passes an array as seven kernel parameters: two pointers that only Numba uses, size, item size, data, shape and
+strides. ``passed`` does the same.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from .machine.tensor_map import TensorMap
 
 @dataclass(frozen=True)
 class Passed:
-    """The values of a kernel's parameters. ``places`` has for each argument of the caller its position among them, or
-    None if the kernel does not get the argument."""
+    """The values of a kernel's parameters. ``places`` has, for each argument of the caller, its position among the
+    kernel's parameters, or None if the kernel does not get the argument."""
 
     values: list[Any]
     places: list[int | None]
 
     def positions(self, outputs: Sequence[int]) -> Sequence[int]:
-        """Convert positions of arguments to positions of parameters. Wrong positions stay unchanged; later checks
-        report them."""
+        """Convert positions of arguments to positions of parameters. Invalid positions stay unchanged, because later
+        checks report them."""
         if self.places == list(range(len(self.values))) or isinstance(outputs, str):
             return outputs
         known = dict(enumerate(self.places))
         return [place if (place := known.get(output)) is not None else output for output in outputs]
 
     def of_caller(self, arrays: Sequence[Any]) -> list[Any]:
-        """The arrays of the parameters, in the order of the caller's arguments."""
+        """Return the arrays of the kernel's parameters, in the order of the caller's arguments."""
         return [None if place is None else arrays[place] for place in self.places]
 
     def renumbered(self, text: str) -> str:
-        """Replace in a text the number of each parameter by the number of the argument."""
+        """Replace the number of each parameter in a text by the number of the caller's argument."""
         numbers = {place: argument for argument, place in enumerate(self.places) if place is not None}
         return re.sub(
             r"\bargument (\d+)\b", lambda found: f"argument {numbers.get(int(found[1]), int(found[1]))}", text
@@ -62,12 +62,11 @@ class Passed:
 
 @dataclass(frozen=True)
 class GivenKernel:
-    """A kernel that a caller gave: its text, the name of its file, the name of its function if only one is meant, its
-    binary if there is one, and the dynamic shared memory that it needs.
+    """A kernel that a caller passed: its text, the name of its file, the name of the function if the caller chose one,
+    its binary if there is one, and the dynamic shared memory that it needs.
 
-    Three fields are for Triton's kernels: the ``types`` of the arguments, which are "constexpr" for the compiler's
-    constants; the layouts of arguments that are ``descriptors`` of tensors; and the bytes of scratch memory that each
-    block gets.
+    Three fields are for Triton's kernels: the ``types`` of the arguments ("constexpr" for a constant of the compiler),
+    the layouts of arguments that are ``descriptors`` of tensors, and the bytes of scratch memory that each block gets.
     """
 
     text: str
@@ -85,7 +84,7 @@ class GivenKernel:
         return is_ptx(self.text)
 
     def passed(self, args: Sequence[Any], entry: Function, grid: int | Sequence[int]) -> Passed:
-        """The values of the kernel's parameters, made from a caller's arguments."""
+        """Return the values of the kernel's parameters, made from a caller's arguments."""
         every = len(self.types) == len(args)
         types = list(self.types) if every else [kind for kind in self.types if kind != "constexpr"]
         types += [""] * (len(args) - len(types))
@@ -147,7 +146,7 @@ def is_ptx(text: str) -> bool:
 
 
 def given_kernel(source: Any) -> GivenKernel:
-    """Read a kernel from what a caller gave; the module's docstring lists what that may be.
+    """Read a kernel from the object that a caller passed; the module's docstring lists the kinds of objects.
 
     Raises UsageError for a file that cannot be read, for machine code, and for an object that has neither PTX nor source.
     """

@@ -1,13 +1,15 @@
-"""GPUs as data: the limits of a multiprocessor, and the peak rates of a GPU model. A figure that is not certain is
-None.
+"""GPUs as data: the limits of a multiprocessor, and the peak rates of a GPU model. A limit or rate that is not known
+for certain is None.
 
-The figures come from these sources:
+The limits and rates come from the following sources:
 
 - limits by compute capability: NVIDIA's CUDA C++ Programming Guide, "Technical Specifications per Compute Capability",
-  and the toolkit's own ``cuda_occupancy.h`` (allocation units, sub-partitions, reserved bytes). Both have dropped 1.3,
-  for which the guide of CUDA 2.3 to 5 and the CUDA Occupancy Calculator spreadsheet are used;
+  and the toolkit's own ``cuda_occupancy.h`` (allocation units, sub-partitions, reserved bytes). The guide and
+  ``cuda_occupancy.h`` no longer list compute capability 1.3; its limits come from the guide of CUDA 2.3 to 5 and the
+  CUDA Occupancy Calculator spreadsheet;
 - counts of multiprocessors, clocks and bandwidths: the datasheet or whitepaper named at each GPU. Peaks are
-  multiprocessors x operations per cycle x boost clock. They agree with the datasheet's figures as these are rounded.
+  multiprocessors x operations per cycle x boost clock. The computed peaks agree with the datasheets' figures, which are
+  rounded.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one multiprocessor (SM) of a compute capability. Memory is in bytes; registers have 32 bits.
+    """The limits of one multiprocessor (SM) of a compute capability. Sizes of memory are in bytes; a register has 32
+    bits.
 
     Registers are allocated in units of ``register_unit``: per warp, or per block if ``registers_by_block``. The warps and
     registers of a multiprocessor are divided among its ``sub_partitions``.
@@ -47,7 +50,7 @@ class Limits:
 
     @property
     def max_warps_per_sm(self) -> int:
-        """The most warps that a multiprocessor holds."""
+        """The most warps that a multiprocessor can hold."""
         return self.max_threads_per_sm // self.warp_size
 
 
@@ -77,18 +80,19 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class PipelineRates:
-    """The measured times and rates of a GPU from which the time of a pipelined kernel is predicted, in seconds, GB/s,
-    and MHz.
+    """The measured times and rates of a GPU, from which the time of a pipelined kernel is predicted. Times are in
+    seconds, rates in GB/s, and clocks in MHz.
 
-    ``launch``: the time from one launch to the next, if each ends at once. ``block_interval``: the time from the start
-    of a block to the start of the next on the same multiprocessor. ``block_start``: the time from the start of a block
-    to its first request for data. ``l2_latency``: the time until a copy has arrived from the L2 cache;
-    ``memory_latency``: how much longer it takes from device memory. ``hand_over``: the time from the end of a warp
-    group's products in one stage to its next product, in the next stage. ``l2_first_gbs``: the rate of reads from the
-    L2 cache of bytes that only one block reads; ``l2_gbs``: that of bytes that other blocks have just read.
-    ``memory_gbs``: the rate of device memory, reads and writes together. Data that successive launches use stay in the
-    L2 cache if they have at most ``l2_bytes``. ``tensor_clock_mhz``: the clock while tensor cores and copies are busy.
-    ``instruction_cycles``: the cycles from an instruction to one that needs its result.
+    ``launch``: the time from the start of one kernel to the start of the next, if each kernel ends at once.
+    ``block_interval``: the time from the start of a block to the start of the next block on the same multiprocessor.
+    ``block_start``: the time from the start of a block to its first request for data. ``l2_latency``: the time until a
+    copy has arrived from the L2 cache; ``memory_latency``: how much longer a copy from device memory takes.
+    ``hand_over``: the time from the end of a warp group's products in one stage to its first product in the next stage.
+    ``l2_first_gbs``: the rate of reads from the L2 cache of bytes that only one block reads; ``l2_gbs``: the rate of
+    reads of bytes that other blocks have just read. ``memory_gbs``: the rate of device memory, reads and writes
+    together. ``l2_bytes``: the most bytes that stay in the L2 cache from one launch to the next. ``tensor_clock_mhz``:
+    the clock while tensor cores and copies are busy. ``instruction_cycles``: the cycles from the issue of an
+    instruction to the issue of an instruction that needs its result.
     """
 
     launch: float
@@ -112,8 +116,8 @@ class GpuModel:
     the bandwidth is in GB/s (10^9).
 
     ``tensor_gflops``: the peaks of matrix instructions on "tf32", "f16" and "bf16" that sum in float32, without
-    sparsity, as in datasheets (from Hopper on, these assume a clock below the boost clock). ``rates``: None for a GPU
-    that was not measured.
+    sparsity, as in datasheets (from Hopper on, datasheets assume a clock below the boost clock). ``rates``: None for a
+    GPU that was not measured.
     """
 
     name: str
@@ -135,7 +139,7 @@ class GpuModel:
 
     @property
     def arch(self) -> str:
-        """The compiler's name for the compute capability.
+        """The compiler's name for the GPU's compute capability, such as ``sm_90a``.
 
         >>> find_gpu("h200").arch
         'sm_90'
@@ -212,7 +216,8 @@ def _key(name: str) -> str:
 
 
 def capability_of(arch: str) -> tuple[int, int] | None:
-    """The compute capability of an architecture, given by the compiler's name; None if the text is no such name.
+    """Return the compute capability of an architecture, which is given by the compiler's name for it, such as
+    ``sm_90a``; None if the text is no such name.
 
     >>> capability_of("sm_90a"), capability_of("sm_120"), capability_of("fermi")
     ((9, 0), (12, 0), None)
@@ -224,7 +229,7 @@ def capability_of(arch: str) -> tuple[int, int] | None:
 def find_gpu(name: str) -> GpuModel:
     """Find a GPU by its name; case, spaces, the maker's prefixes and a suffix of form factor and memory are ignored.
 
-    Raises UsageError, which lists all names, for a GPU that the table does not have.
+    Raises UsageError for a GPU that the table does not have; the message lists all names.
 
     >>> find_gpu("NVIDIA H200").sms, find_gpu("rtx2080ti").name, find_gpu("gtx-260").compute_capability
     (132, 'RTX 2080 Ti', (1, 3))
@@ -242,8 +247,8 @@ def find_gpu(name: str) -> GpuModel:
 
 
 def named_in_full(name: str, gpu: GpuModel) -> bool:
-    """Whether ``name`` says more than the name of a GPU in the table: form factor or memory, which may differ from
-    those of the table.
+    """Whether ``name`` states a form factor or a memory size after the name of a GPU in the table. The stated form
+    factor or memory size may differ from that of the GPU in the table.
 
     >>> named_in_full("NVIDIA A100-SXM4-40GB", find_gpu("a100")), named_in_full("nvidia a100", find_gpu("a100"))
     (True, False)

@@ -1,4 +1,5 @@
-"""A kernel's source with its counters in the margin, and the timeline of its pipeline, as text for a terminal."""
+"""Formats a kernel's source with its counters in the margin, and the timeline of its pipeline, as text for a
+terminal."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ WIDTH = 80
 
 @dataclass(frozen=True)
 class ListingLine:
-    """A line of the listing. It is either a source line with counters in the margin, or a finding (printed in red) or
-    advice about the line above."""
+    """A line of the listing: a source line with counters in the margin, or a finding (printed in red) or advice about
+    the source line above it."""
 
     margin: str
     source: str
@@ -28,8 +29,8 @@ class ListingLine:
 
 
 def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
-    """The lines of a listing: headings, then the source lines with counters or findings and the lines near them; empty
-    if there are none."""
+    """Return the lines of a listing: headings, then the source lines with counters or findings and the lines near them.
+    The list is empty if no line has counters or findings."""
     shown = excerpt(all_rows)
     if not shown:
         return []
@@ -58,7 +59,7 @@ def lines(all_rows: Sequence[SourceRow]) -> list[ListingLine]:
 
 
 def listing_text(title: str, shown: Sequence[SourceRow], below: Sequence[str], notes: Sequence[str]) -> str:
-    """The listing as text in 80 columns: a title, the listing, the lines ``below`` it, and the notes."""
+    """Return the listing as text in 80 columns: a title, the listing, the lines ``below`` it, and the notes."""
     written = [textwrap.fill(title, WIDTH, subsequent_indent="  "), ""]
     for line in lines(shown):
         written.append(said_of_line(line, WIDTH) or folded_line(line, WIDTH))
@@ -67,18 +68,19 @@ def listing_text(title: str, shown: Sequence[SourceRow], below: Sequence[str], n
 
 
 def said_of_line(line: ListingLine, width: int) -> str:
-    """A finding (marked with ``^``) or advice (marked with ``→``) about the line above, as text of ``width`` columns;
-    empty for a line of the source."""
+    """Return a finding (marked with ``^``) or advice (marked with ``→``) about the line above, as text of ``width``
+    columns. The text is empty for a source line."""
     return wrapped(line.wrong, width) if line.wrong else wrapped(line.advice, width, "→") if line.advice else ""
 
 
 def wrapped(text: str, width: int, mark: str = "^") -> str:
-    """Wrap a text about the line above, with its mark in front."""
+    """Wrap a text about the source line above; the first line of the result begins with the text's mark."""
     return textwrap.fill(f"{mark} {text}", width, initial_indent="  ", subsequent_indent="    ")
 
 
 def folded_line(line: ListingLine, width: int) -> str:
-    """A line's margin and source as text; a source that is too long is continued on further lines."""
+    """Return the margin and the source of a line as text; a source line that is too long is continued on further
+    lines."""
     source = line.source.expandtabs(4)
     indent = " " * (len(source) - len(source.lstrip()))
     room = max(len(indent) + 24, width - len(line.margin) - 2)
@@ -88,8 +90,8 @@ def folded_line(line: ListingLine, width: int) -> str:
 
 
 def counter_lines(counters: Mapping[str, int], approximate: Collection[str] = ()) -> list[str]:
-    """A line with the value and the label of each counter, except counters of bytes; ``approximate`` values are
-    marked."""
+    """Return one text line for each counter, with its value and its label, except for counters of bytes;
+    ``approximate`` values are marked."""
     shown = {name: value for name, value in counters.items() if "bytes" not in name}
     values = {
         name: f"{APPROXIMATELY} {value:,}" if name in approximate else f"{value:,}" for name, value in shown.items()
@@ -111,7 +113,8 @@ LEGEND = (
 
 
 def timeline_lines(pipeline: Pipeline) -> list[str]:
-    """The timeline as text: a title, a line for each row, and a legend; empty if there is no timeline."""
+    """Return the timeline of a pipeline as text lines: a title, a line for each row, and a legend. The list is empty if
+    there is no timeline."""
     if not pipeline.rows:
         return []
     name = min(max(len(row.name) for row in pipeline.rows), LONGEST_NAME) + 2

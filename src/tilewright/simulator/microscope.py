@@ -1,7 +1,9 @@
-"""Runs any CUDA kernel on the CPU and reports its results, its memory transactions by source line, and its defects.
+"""Runs CUDA kernels on the CPU, and reports the results of a kernel, its memory transactions by source line, and its
+defects.
 
-All blocks of a grid are run, or a sample of them: corners, edges and inner blocks. The sample makes two choices of
-inner blocks, whose counts are compared. An ``Observation`` holds what was observed in one launch, and can be printed.
+A run includes all blocks of a grid, or a sample: blocks at corners and edges, and some inner blocks. A sample contains
+two choices of inner blocks, and the counts of the two choices are compared. An ``Observation`` holds the results,
+counters and findings of one launch, and can be printed.
 """
 
 from __future__ import annotations
@@ -92,23 +94,24 @@ def microscope(
     Parameters
     ----------
     source : str or path or kernel
-        CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file. It may also be a kernel of another
-        library: one that Triton compiled, Numba's, CuPy's ``RawKernel``, or any object that holds its PTX
-        (``given_kernels`` lists them). A ``.cu`` file may have host code, ``main`` and ``<<<…>>>``. nvcc compiles it if
-        it is installed; otherwise the host code is left out.
+        CUDA C++ or PTX, as text or as the path of a ``.cu`` or ``.ptx`` file. ``source`` may also be a kernel of
+        another library: a kernel that Triton or Numba compiled, CuPy's ``RawKernel``, or any object that holds its PTX
+        (``given_kernels`` lists such objects). A ``.cu`` file may have host code, ``main`` and ``<<<…>>>``. nvcc
+        compiles such a file if nvcc is installed; otherwise the host code is left out.
     kernel : str, optional
         The name of the kernel's function in C++, such as ``"ns::scale"``, or ``"scale<8>"`` for an instance of a
-        template. It is required only if the source has several kernels.
+        template. ``kernel`` is required only if the source has several kernels.
     grid : int or sequence of int, default: 1
         The number of blocks along x, y, z.
     block : int or sequence of int, optional
-        The number of threads per block along x, y, z. The default is the number for which the kernel was compiled, else
-        32.
+        The number of threads per block along x, y, z. The default of ``block`` is the number of threads for which the
+        kernel was compiled; if it was compiled for none, 32.
     args : sequence, default: ()
-        The kernel's arguments in order: NumPy arrays, which are copied, numbers, tensor maps, and lists of these. A
-        list is a structure or an array with these members in order; arrays in it become pointers, and a member may be a
-        list. If the kernel's parameter is a pointer, a list or tensor map is put into global memory. For a kernel of
-        another library, pass the arguments that the caller passes in that library, without those that the library adds.
+        The kernel's arguments in order. An argument is a NumPy array (which is copied), a number, a tensor map, or a
+        list. A list is passed as a structure or an array whose members are the items of the list; an array in a list
+        becomes a pointer, and an item may be a list. For a parameter that is a pointer, a list or tensor map is put
+        into global memory, and its address is passed. For a kernel of another library, pass the arguments that a call
+        in that library has, without those that the library adds.
     arch : str
         The architecture for which CUDA C++ is compiled, such as "sm_90a".
     include : sequence of paths, default: ()
@@ -118,35 +121,38 @@ def microscope(
     cluster : int or sequence of int, optional
         The number of blocks of a cluster along x, y, z, for a kernel that was compiled without a cluster size.
     shared_bytes : int, optional
-        Bytes of dynamic shared memory. The default is the number that the kernel's library states, else 0.
+        Bytes of dynamic shared memory. The default of ``shared_bytes`` is the number that the kernel's library states;
+        if it states none, 0.
     constants : mapping of str to array or number, optional
         The values of ``__constant__`` and ``__device__`` variables.
     outputs : sequence of int, default: ()
         The positions in ``args`` of arrays that the kernel must write in full.
     sampled : bool, default: False
-        Whether to run only the blocks at corners, some at edges and some inside, and to scale the counts to the whole
-        grid. ``Observation.exact`` is False if these counts may not hold for the whole grid.
+        Whether to run only a sample of the blocks (the corners, some blocks at edges and some inside), and to scale the
+        counts to the whole grid. ``Observation.exact`` is False if these counts may not hold for the whole grid.
     max_steps : int
         The number of steps after which the run is stopped, with a finding.
     max_bytes : int
-        The most bytes of memory that a run may need. A run that needs more is refused.
+        The most bytes of memory that a run may need. A run that needs more memory is refused.
     progress : function, optional
-        Is called as ``progress(done, all)`` with the number of blocks.
+        Is called as ``progress(done, all)`` with the number of blocks that have run and the number of all blocks to
+        run.
 
     Returns
     -------
     Observation
-        The arrays as the kernel left them, the counters of each source line, and the findings, which say what is wrong.
+        The arrays after the run, the counters of each source line, and the findings, which are the kernel's defects.
         PTX is assembled to a binary first, so the counts are those of the binary.
 
     Raises
     ------
     CompileError
-        The compiler refuses the source; the message quotes it.
+        The compiler refuses the source; the message quotes the compiler's output.
     UsageError
-        The PTX, an instruction, the arguments or the launch cannot be run, or an object has no PTX.
+        The simulator cannot run the PTX, an instruction, the arguments or the launch; or the object that was passed as
+        ``source`` has no PTX.
     OperandError
-        An argument of a type that cannot be used.
+        An argument has a type that cannot be used.
     UnavailableError
         The compiler is not installed. PTX needs no compiler.
 
@@ -216,8 +222,8 @@ def microscope(
 @dataclass(frozen=True)
 class KernelSource:
     """The text of a kernel, the name of its file, and the result of compiling it. ``compiled`` is None for PTX that
-    cannot be assembled; then ``reason`` says why. For PTX that was assembled, ``reason`` may say why the result may not
-    fuse accesses to shared memory as a GPU's driver does."""
+    cannot be assembled; in this case ``reason`` says why. For PTX that was assembled, ``reason`` may say why the binary
+    may not fuse accesses to shared memory as the binary of a GPU's driver does."""
 
     text: str
     name: str
@@ -288,7 +294,8 @@ def observe(
 
 
 class _Surveyor:
-    """Counts a whole run, or a sample twice: once for each choice of blocks, so that the two totals can be compared."""
+    """Counts the accesses of a whole run; or counts a sample twice, once for each choice of blocks, so that the two
+    totals can be compared."""
 
     def __init__(
         self, machine: MachineAccesses, name: str, blocks: BlockSample | None, block: tuple[int, int, int]
@@ -310,15 +317,15 @@ class _Surveyor:
             self.second.on_work(*work)
 
     def counted(self, exact: bool) -> tuple[dict[str, int], list[Access], frozenset[str]]:
-        """The totals, the accesses of each instruction, and the totals that are not exact: all if ``exact`` is false, as are
-        all accesses."""
+        """Return the totals, the accesses of each instruction, and the names of the totals that are not exact. If
+        ``exact`` is false, no total and no access counts as exact."""
         totals, parts = self.first.counters.total(), self.first.instructions()
         if exact:
             return totals, parts, self.first.counters.approximate()
         return totals, [replace(part, exact=False) for part in parts], frozenset(totals)
 
     def notes(self) -> list[str]:
-        """What is not counted because it is not known."""
+        """Return notes about work that is not counted because its counters are not known."""
         products = self.first.counters.products_uncounted()
         if not products:
             return []
@@ -328,7 +335,7 @@ class _Surveyor:
         return [f"{text}keep the tensor cores busy, is not documented; no count and no bound includes it"]
 
     def verdict(self, run: Run, program: Program) -> tuple[bool, str]:
-        """Whether the counts are those of the whole grid, and a text that says which blocks were counted."""
+        """Return whether the counts are those of the whole grid, and a text that says which blocks were counted."""
         if not run.complete:
             return False, f"the run was stopped: the counts are those of its first {run.steps:,} steps"
         if self.second is None or not run.sampled:
@@ -405,11 +412,13 @@ FEW = 4
 
 @dataclass(frozen=True)
 class BlockSample:
-    """Blocks of a grid by linear index, in ascending order, and how many blocks each represents in each of two choices.
+    """A sample of a grid: the linear indices of its blocks in ascending order, and for each of two choices, how many
+    blocks of the grid each block represents.
 
     Along each axis a grid is divided into its first block, its last block (which may extend beyond the edge of a
-    matrix), and inner blocks. The two choices have different inner blocks. If both predict the same counts, blocks of
-    the same kind behave alike, unless :func:`why_sample_may_mislead` gives a reason why others may not.
+    matrix), and inner blocks. The two choices of blocks have different inner blocks. If both choices predict the same
+    counts, inner blocks are assumed to behave alike, unless :func:`why_sample_may_mislead` gives a reason why other
+    blocks may behave differently.
     """
 
     blocks: Ints
@@ -417,8 +426,8 @@ class BlockSample:
     total: int
 
     def warp_weights(self, choice: int, threads: int) -> _Weights:
-        """Make the function that ``Counters`` needs: it takes warp numbers and returns how many warps each represents,
-        for blocks of ``threads`` threads."""
+        """Make the function that ``Counters`` needs: it takes warp numbers and returns how many warps of the grid each
+        of them represents, for blocks of ``threads`` threads."""
         return _Weights(self.blocks, self.weights[choice], -(-threads // WARP))
 
 
@@ -458,11 +467,11 @@ def sample_blocks(grid: tuple[int, int, int], cluster: tuple[int, int, int] = (1
 
 
 def why_sample_may_mislead(program: Program) -> str:
-    """The reason why the counts of the whole grid may differ from the sample's prediction, even if its two choices of
-    blocks predict the same; empty if there is no reason.
+    """Return the reason why the counts of the whole grid may differ from the sample's prediction, although its two
+    choices of blocks predict the same counts; the text is empty if there is no reason.
 
-    For example, if blocks distribute work among themselves by global atomics, or wait for one another, their work
-    depends on which blocks are run.
+    For example, if blocks distribute work among themselves by global atomics, or wait for one another, the work of a
+    block depends on which other blocks are run.
     """
     for ins in program.code:
         # Only instructions that read global memory again matter; an atomic whose result is not used cannot steer a block.
@@ -504,20 +513,20 @@ def _axis_sample(size: int, choice: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Observation:
-    """What the microscope saw during one launch. ``print`` shows the source with its counters in the margin.
+    """What the microscope observed during one launch. ``print`` shows the source with its counters in the margin.
 
     Attributes
     ----------
     kernel, file, source : str
         The name of the kernel, the name of its file, and the text of the file.
     arrays : tuple
-        One entry per argument: the arrays as the kernel left them, None for numbers.
+        One entry per argument: the array after the run, or None for a number.
     counters : dict of str to int
         The counters of the whole launch, under the names of the hardware's counters.
     accesses : list of Access
         The counters of each source line: requests, sectors, wavefronts, bank conflicts.
     findings : list of Finding
-        What is wrong. Each finding has a kind, source line, block, thread and a text.
+        The defects of the kernel. Each finding has a kind, a source line, a block, a thread and a text.
     run : Run
         How the run ended.
     exact : bool
@@ -538,7 +547,7 @@ class Observation:
     approximate : frozenset of str
         The counters that are not exact.
     pipeline : Pipeline or None
-        What one block did at its mbarriers; None if the kernel uses none.
+        The events at the mbarriers of one block; None if the kernel uses no mbarriers.
     grid, block : tuple of int
         The grid and the block of the launch.
     shared_bytes : int
@@ -546,12 +555,13 @@ class Observation:
     advice : list of Change
         Changes that would make source lines cheaper.
     turns : int
-        How many turns the memory pipes of the multiprocessors take; the ``advice`` saves some of them.
+        The number of turns that all accesses take in the memory pipes of the multiprocessors; the changes in ``advice``
+        save some of these turns.
 
     See Also
     --------
     microscope : Returns an observation.
-    tilewright.pytest_plugin.cuda_kernel : Returns one in a test, and checks it.
+    tilewright.pytest_plugin.cuda_kernel : Returns an observation in a test, and checks it.
     """
 
     kernel: str
@@ -584,21 +594,22 @@ class Observation:
 
     @property
     def defects(self) -> list[Defect]:
-        """The findings in the form of records. A finding in an included file has that file's label; one in the kernel's
-        own file has none."""
+        """The findings in the form of records. A finding in an included file has the label of that file; the label is
+        empty for a finding in the kernel's own file."""
         return [
             Defect(f.kind, f.line, f.block, f.thread, f.text, file_label(f.file, self.file), f.grade)
             for f in self.findings
         ]
 
     def require(self, **requirements: float | str) -> Observation:
-        """Raise an error unless the launch keeps all requirements.
+        """Raise an error unless the launch satisfies all requirements.
 
         Parameters
         ----------
         **requirements : number or str
-            Each keyword is a measure from the list in the notes. A number means equality; a text such as ``"<= 4.1"``
-            is a comparison. Without keywords the requirement is ``findings=0``.
+            Each keyword is a measure from the list in the section "Notes". If the value of a keyword is a number, the
+            measure must equal the number; if the value is a text such as ``"<= 4.1"``, the comparison must hold. A call
+            without keywords requires ``findings=0``.
 
         Returns
         -------
@@ -608,25 +619,25 @@ class Observation:
         Raises
         ------
         RequirementError
-            The launch does not keep a requirement. The error is also an AssertionError.
+            The launch does not satisfy a requirement. The error is also an AssertionError.
         UsageError
             A keyword is not the name of a measure.
 
         Notes
         -----
-        - ``findings``: the number of findings, without those in a library's code. ``all_findings`` includes those in a
-          library's code. ``sure_findings`` also leaves out findings that break a rule of PTX but do no harm on today's
-          GPUs.
+        - ``findings``: the number of findings, without those in a library's code. ``all_findings`` includes findings in
+          a library's code. ``sure_findings`` leaves out findings in a library's code, and findings that break a rule of
+          PTX but do no harm on today's GPUs.
         - ``bank_conflicts``, ``wavefronts``, ``wavefronts_per_request``, ``wavefronts_over_least``: counts of accesses
           to shared memory.
         - ``sectors``, ``sectors_per_request``, ``sectors_over_least``: counts of accesses to global and local memory.
-          ``local_sectors`` counts local memory alone, to which registers are spilled.
-        - Any counter under the name of the hardware's counter, as in
+          ``local_sectors`` counts the sectors of local memory alone, to which registers are spilled.
+        - Any counter can be a measure under the hardware's name, as in
           ``require(**{"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 32})``.
 
-        ``…_over_least`` is the number divided by the least number for the same bytes. A ratio is computed over all
-        accesses together. A launch without such accesses breaks every requirement of a ratio, and so does a run that
-        was stopped.
+        A measure ``…_over_least`` is the number of wavefronts or sectors, divided by the fewest that can access the
+        same bytes. Each ratio is computed over all accesses of the launch together. A launch without accesses of the
+        measure's kind breaks every requirement on a ratio, and so does a run that was stopped.
 
         Examples
         --------
@@ -722,7 +733,8 @@ class Observation:
 
 @dataclass
 class _Interval:
-    """What a warp does from one wait to the next; ``barrier`` is -1 where no wait for an mbarrier came before it."""
+    """The work of a warp from one wait to the next; ``barrier`` is -1 if no wait for an mbarrier came before the
+    interval."""
 
     warp: int
     barrier: int = -1
@@ -739,7 +751,8 @@ class _Interval:
 
 @dataclass
 class _Copy:
-    """Copies into one stage for one phase: when they were asked for, by a warp that had waited for ``freed`` before."""
+    """Copies into one stage for one phase. ``begin`` is the time at which a warp requested the copies; that warp had
+    waited for the phase ``freed`` before."""
 
     barrier: int
     phase: int
@@ -749,7 +762,7 @@ class _Copy:
 
 
 class PipelineTiming:
-    """Divides the run of a block into intervals, and gives each interval its begin and end in ticks."""
+    """Divides the run of a block into intervals, and assigns a begin and an end in ticks to each interval."""
 
     def __init__(self, log: EventLog) -> None:
         self.log = log
@@ -848,7 +861,7 @@ class PipelineTiming:
     # ---- the timeline
 
     def rows(self) -> tuple[list[PipelineRow], float]:
-        """The rows of the timeline, and the ticks that the block takes, as far as it was recorded."""
+        """Return the rows of the timeline, and the ticks that the recorded part of the block's run takes."""
         own = {warp: intervals for warp, intervals in self.intervals.items() if warp < self.log.warps_of_block}
         spans = {warp: self._spans(warp, intervals) for warp, intervals in own.items()}
         with_products = any(interval.products for intervals in own.values() for interval in intervals)
@@ -943,8 +956,8 @@ class PipelineTiming:
     # ---- barriers
 
     def histories(self) -> list[BarrierHistory]:
-        """The first events at the barriers of the first stage; if there are no stages, at the first barriers for which
-        warps wait."""
+        """Return the first events at the barriers of the pipeline's first stage; if the pipeline has no stages, at the
+        first barriers for which warps wait."""
         waited = [e.barrier for e in self.log.events if e.what in ("pass", "stuck") and e.barrier in self.own]
         chosen = list(dict.fromkeys(waited))
         if self.stages:
@@ -1013,7 +1026,8 @@ def _line(event: LoggedEvent | None) -> int:
 
 
 def source_line(ins: Instruction) -> int:
-    """The source line of an instruction; if it is in a function that was inlined, the line of the call."""
+    """Return the source line of an instruction; for an instruction of an inlined function, return the line of the
+    call."""
     outer = next((call for call in reversed(ins.calls) if not call.in_library), None)
     return outer.line if outer is not None else ins.users.line
 
@@ -1027,7 +1041,8 @@ def has_mbarriers(code: Iterable[Instruction]) -> bool:
 
 
 def pipeline_of(log: EventLog) -> Pipeline | None:
-    """The data of a pipeline's pictures; None if the block used no mbarriers and copied no boxes."""
+    """Return the data from which a pipeline's pictures are drawn; None if the block used no mbarriers and copied no
+    boxes."""
     tiles = [_tile(tile) for tile in log.tiles[:TILES]]
     if not any(event.what in ("pass", "stuck") for event in log.events):
         return Pipeline(log.block, 0, log.whole, [], [], tiles) if tiles else None

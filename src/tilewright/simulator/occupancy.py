@@ -1,9 +1,10 @@
-"""Computes how many blocks a multiprocessor holds at once, and what prevents it from holding more (row S3.4 of
-docs/sources.md, for any GPU).
+"""Computes how many blocks a multiprocessor holds at once, and which resource prevents it from holding more (row S3.4
+of docs/sources.md, for any GPU).
 
-The rules are those of CUDA's occupancy calculator (``cuda_occupancy.h`` of the toolkit; for compute capability 1.3 the
-spreadsheet of its time). Each of four resources is allocated in units and limits the number of blocks. The lowest limit
-is the number of resident blocks.
+The rules come from CUDA's occupancy calculator, which is ``cuda_occupancy.h`` in the CUDA toolkit; for compute
+capability 1.3 they come from the spreadsheet of that time. Each of four resources (threads, registers, shared memory,
+block slots) is allocated in units, and limits the number of blocks. The lowest of the four limits is the number of
+resident blocks.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ COUNTERS = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many blocks and warps of a launch one multiprocessor holds.
+    """The number of blocks and warps of a launch that one multiprocessor holds.
 
     ``limits``: the number of blocks that each resource alone would allow; None if a block uses none of that resource, 0
-    if the block cannot launch. ``refusal`` says why the block cannot launch, with the GPU's limit; it is empty if the
-    block can.
+    if the block cannot launch. ``refusal`` says why the block cannot launch, with the GPU's limit; ``refusal`` is empty
+    if the block can launch.
     """
 
     gpu: str
@@ -57,11 +58,11 @@ class Occupancy:
 
     @property
     def fraction(self) -> float:
-        """The resident warps over the most that a multiprocessor can hold."""
+        """The number of resident warps, divided by the most warps that a multiprocessor can hold."""
         return self.warps / self.max_warps
 
     def counters(self) -> dict[str, int | None]:
-        """The limits under the profiler's names."""
+        """Return the limits of the resources, keyed by the profiler's names for them."""
         return {COUNTERS[name]: limit for name, limit in self.limits.items()}
 
     def __str__(self) -> str:
@@ -71,12 +72,12 @@ class Occupancy:
 
 
 def occupancy(gpu: GpuModel, threads: int, registers: int = 0, shared: int = 0) -> Occupancy:
-    """The blocks that a multiprocessor holds, for ``threads`` per block, ``registers`` per thread and ``shared`` bytes
-    per block.
+    """Return the occupancy of a multiprocessor by blocks with ``threads`` threads, ``registers`` registers per thread
+    and ``shared`` bytes of shared memory.
 
-    ``shared`` is static plus dynamic shared memory; its limit is the maximum to which a kernel can opt in. Raises
-    UsageError for negative numbers or a block of no threads. The kernel of row S3.4 (docs/sources.md) on its GPU, then
-    two recent GPUs:
+    ``shared`` is the static plus the dynamic shared memory of a block; its limit is the maximum to which a kernel can
+    opt in. Raises UsageError for negative numbers, or for a block without threads. The kernel of row S3.4
+    (docs/sources.md) on its GPU, then two recent GPUs:
 
     >>> from tilewright.simulator.gpus import find_gpu
     >>> occupancy(find_gpu("GTX 260"), 64, 50, 2248).blocks
@@ -103,7 +104,8 @@ def occupancy(gpu: GpuModel, threads: int, registers: int = 0, shared: int = 0) 
 
 
 def refusal(card: Limits, threads: int, registers: int, shared: int) -> str:
-    """The first limit that a block or a thread exceeds, as text; empty if none is exceeded."""
+    """Return a text that names the first limit that a block or a thread exceeds; the text is empty if no limit is
+    exceeded."""
     of_block = _registers_of_block(card, _ceil(threads, card.warp_size), registers)
     limits = (
         (threads, card.max_threads_per_block, "threads a block"),

@@ -1,7 +1,7 @@
-"""What a launch must satisfy, such as no finding and no bank conflict, and the source lines that violate it.
+"""Checks requirements on a launch, such as no finding and no bank conflict, and names the source lines that break them.
 
-A requirement compares a measure with a number. Measures are numbers of findings, sums and ratios of the accesses of all
-lines, and counters under the hardware's names.
+A requirement compares a measure with a number. A measure is a number of findings, a sum or ratio over the accesses of
+all source lines, or a counter under the hardware's name.
 """
 
 from __future__ import annotations
@@ -60,15 +60,16 @@ class Requirement:
 
 @dataclass(frozen=True)
 class CodePlace:
-    """A source line that breaks a requirement: the included file (empty for the kernel's own), the line (0 if it is not
-    known), and what is there."""
+    """A source line that breaks a requirement: the included file (empty for the kernel's own file), the line (0 if it
+    is not known), and a text about the accesses or the finding at the line."""
 
     file: str
     line: int
     text: str
 
     def named(self, main: str) -> str:
-        """The place as text for a list of lines, beginning with file and line; ``main`` is the kernel's own file."""
+        """Return the place as text for a list of source lines; the text begins with file and line. ``main`` is the
+        kernel's own file."""
         return f"{self.file or main}:{self.line}: {self.text}" if self.line else f"{self.file or main}: {self.text}"
 
 
@@ -81,7 +82,8 @@ class BrokenRequirement:
     places: list[CodePlace]
 
     def lines(self, main: str) -> list[str]:
-        """The broken requirement as text: a line for itself, and a line for each of the first LINES places."""
+        """Return the broken requirement as text: one line for the requirement, and one for each of the first LINES
+        places that break it."""
         more = len(self.places) - LINES
         named = [f"  {place.named(main)}" for place in self.places[:LINES]]
         further = [f"  and {more} more line{'s' * (more > 1)}"] if more > 0 else []
@@ -91,7 +93,7 @@ class BrokenRequirement:
 def required(measure: str, comparison: Any) -> Requirement:
     """Make a requirement from a number, which means equality, or from a comparison as text.
 
-    Raises UsageError for an unknown measure, and for a value of another kind.
+    Raises UsageError for an unknown measure, and for a value that is neither a number nor a comparison.
 
     >>> str(required("bank_conflicts", 0)), str(required("sectors_per_request", "<= 4.1"))
     ('bank_conflicts == 0', 'sectors_per_request <= 4.1')
@@ -108,7 +110,7 @@ def required(measure: str, comparison: Any) -> Requirement:
 
 
 def required_in(text: str) -> Requirement:
-    """Parse a requirement as it is written on a command line.
+    """Parse a requirement in the form of the command line.
 
     >>> str(required_in("findings=0")), str(required_in("sectors_per_request <= 4.1"))
     ('findings == 0', 'sectors_per_request <= 4.1')
@@ -126,8 +128,8 @@ def broken_requirements(
     counters: Mapping[str, int],
     advice: Iterable[tuple[str, int, str]] = (),
 ) -> list[BrokenRequirement]:
-    """The requirements that a launch with these findings, accesses and counters does not satisfy. ``advice`` has file,
-    line and text; the text is added where its line is named."""
+    """Return the requirements that a launch with these findings, accesses and counters does not satisfy. ``advice`` has
+    tuples of file, line and text; the text is added to the place that names the line."""
     broken, advised = [], dict[tuple[str, int], list[str]]()
     for file, line, text in advice:
         advised.setdefault((file, line), []).append(text)
@@ -145,7 +147,8 @@ def broken_requirements(
 
 
 def broken_text(kernel: str, main: str, asked: int, broken: Sequence[BrokenRequirement]) -> list[str]:
-    """Text lines that say which of the ``asked`` requirements a kernel breaks; the kernel's file is ``main``."""
+    """Return text lines about the ``broken`` requirements of a kernel, out of ``asked`` requirements in all; the
+    kernel's file is ``main``."""
     first = f"{kernel} breaks {len(broken)} of {asked} requirement{'s' * (asked != 1)}"
     return [first, *(line for each in broken for line in each.lines(main))]
 

@@ -1,1 +1,1 @@
-"""Reads a kernel's assembly code from text: PTX, which the simulator runs, and SASS, which the GPU runs."""
+"""Reads a kernel's assembly code from text. The code is PTX, which the simulator runs, or SASS, which the GPU runs."""

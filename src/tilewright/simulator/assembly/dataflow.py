@@ -23,16 +23,17 @@ _STORES = ("st", "red")
 
 @functools.lru_cache(maxsize=1 << 16)  # programs repeat their operands
 def operand_names(operand: str) -> tuple[str, ...]:
-    """The names of registers and variables in an operand."""
+    """Return the names of registers and variables in an operand."""
     return tuple(re.findall(r"[A-Za-z_$%][\w$.]*", operand))
 
 
 @found_once
 def pointers_written(program: Program) -> set[str] | None:
-    """The parameters and variables from which the address of a store or atomic to global memory may be computed.
+    """Return the parameters and variables from which a kernel may compute the address of a store or atomic to global
+    memory.
 
-    The analysis follows values through registers and the arguments of calls, in any order of execution. None means that
-    any operand may be written, because an address was loaded from memory.
+    The analysis follows values through registers and the arguments of calls, in any order of execution. A result of
+    None means that any operand may be written, because an address was loaded from memory.
     """
     roots = {p.name for p in program.entry.params} | {v.name for v in program.variables.values() if v.space == "global"}
     flows: dict[str, set[str]] = {}
@@ -110,17 +111,17 @@ class Demand:
             self.writer |= dict.fromkeys(written, ins.index)
 
     def of(self, load: Instruction, register: str) -> list[Condition] | None:
-        """The conditions under which the result of ``load`` is used. They are on predicates that were written before
-        ``load``, and one of them suffices.
+        """Return the conditions under which the result of ``load`` is used. Each condition is on predicates that were
+        written before ``load``; the result is used if at least one condition holds.
 
-        The list is empty if the result is not used, or is selected only by predicates that are written later. None
-        means that the result must be assumed to be used.
+        The list of conditions is empty if the result of the load is not used, or is selected only by predicates that
+        are written later. None instead of a list means that the result of the load must be assumed to be used.
         """
         return [] if register == "_" else self._needed(load, register, load.index, _FAR)
 
     def copied(self, register: str) -> bool:
-        """Whether a result is only stored, unchanged. A structure that is copied in this way may contain padding bytes
-        that were never written."""
+        """Whether the result of a load is only stored, unchanged. A structure that is copied by loads and stores may
+        contain padding bytes that were never written."""
         users = self.users.get(register, [])
         return bool(users) and all(
             user.parts[0] == "st" and register not in _registers(user.operands[0]) for user in users
@@ -150,7 +151,7 @@ class Demand:
 
 @found_once
 def demand_of(program: Program) -> Demand:
-    """The analysis of a program that tells whether the values of its loads are used."""
+    """Return the analysis of a program that tells whether the values of the program's loads are used."""
     return Demand(program)
 
 
@@ -174,7 +175,7 @@ _Address = tuple[str, int]
 
 @found_once
 def compared_loads(program: Program) -> frozenset[int]:
-    """The loads, by index, whose result is the expected value of a compare-and-swap at the same address."""
+    """Return the loads, by index, whose result is the expected value of a compare-and-swap at the same address."""
     swaps = [ins for ins in program.code if ins.parts[0] == "atom" and "cas" in ins.parts and len(ins.operands) == 4]
     if not swaps:
         return frozenset()
@@ -226,8 +227,8 @@ _REGISTER = re.compile(r"%[\w$.]+")
 
 @found_once
 def polling_loads(program: Program) -> frozenset[int]:
-    """The volatile loads, by index, whose value decides whether a loop around them continues, as in ``while (*flag ==
-    0);``."""
+    """Return the volatile loads, by index, whose value decides whether the loop around the load continues, as in
+    ``while (*flag == 0);``."""
     volatile = [ins for ins in program.code if ins.parts[0] == "ld" and "volatile" in ins.parts]
     if not volatile:
         return frozenset()

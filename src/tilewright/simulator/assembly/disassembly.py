@@ -50,7 +50,7 @@ Group = tuple[str, int, str, str]  # file, line, space, family of kinds
 
 
 def access_group(file: str, line: int, space: str, kind: str) -> Group:
-    """The key by which an access in the PTX is matched with an access in the machine code."""
+    """Return the key by which an access in the PTX is matched with an access in the machine code."""
     return PurePosixPath(file).name, line, space, _FAMILIES.get(kind, kind)
 
 
@@ -70,23 +70,24 @@ class MachineInstruction:
 
     @property
     def users(self) -> Where:
-        """The place of the instruction in the user's files, as for an instruction of the PTX."""
+        """The source line of the instruction in the user's files, found as ``Instruction.users`` finds it."""
         return place_of_user(Where(self.file, self.line), self.calls)
 
     @property
     def memory(self) -> tuple[str, str] | None:
-        """The space and the kind of the access. None if the instruction is no access, or if its guard ``@!PT`` is
-        always false."""
+        """The memory space and the kind of the instruction's access. None if the instruction is no access, or if its
+        guard ``@!PT`` is always false."""
         return None if self.guard == "!PT" else MEMORY.get(self.opcode.split(".")[0])
 
     @property
     def nbytes(self) -> int:
-        """The bytes per lane of a memory access: the width in its opcode, otherwise 4."""
+        """The bytes per lane of a memory access: the width that the opcode states, or 4 if it states none."""
         return next((_WIDTHS[part] for part in self.opcode.split(".")[1:] if part in _WIDTHS), 4)
 
     @property
     def padding(self) -> bool:
-        """Whether the instruction is ``@!PT LDS``, which never loads; three of these precede asynchronous copies."""
+        """Whether the instruction is ``@!PT LDS``, which never loads; the compiler puts three such instructions before
+        asynchronous copies."""
         return self.guard == "!PT" and self.opcode.split(".")[0] == "LDS"
 
     @property
@@ -96,7 +97,7 @@ class MachineInstruction:
 
 
 def parse_sass(text: str) -> dict[str, list[MachineInstruction]]:
-    """Parse the output of ``nvdisasm -gi -c``, or of ``cuobjdump -sass``, which has no source lines; returns the
+    """Parse the output of ``nvdisasm -gi -c`` or of ``cuobjdump -sass`` (which has no source lines); returns the
     functions by name.
 
     >>> code = parse_sass('.text.f:\\n//## File "k.cu", line 7\\n  /*0010*/  @P0 LDS.128 R4, [R2+0x10] ;')["f"]
@@ -142,8 +143,8 @@ def _mark_loops(code: list[MachineInstruction], labels: dict[str, int]) -> None:
 
 
 def find_tool(name: str = "nvdisasm") -> Path | None:
-    """The path of the disassembler: from the package nvidia-cuda-<name>, otherwise on PATH, otherwise under CUDA_HOME;
-    None if it is not found."""
+    """Return the path of the disassembler: from the package nvidia-cuda-<name>, otherwise on PATH, otherwise under
+    CUDA_HOME; None if it is not found."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files(f"nvidia-cuda-{name}") or []:
             if file.name == name and (found := shutil.which(str(file.locate()))):
@@ -154,8 +155,8 @@ def find_tool(name: str = "nvdisasm") -> Path | None:
 
 
 def disassemble(cubin: bytes) -> str:
-    """Disassemble a binary by ``nvdisasm -gi -c``. The text is cached on disk, because the tool takes a third of a
-    second for any binary.
+    """Disassemble a binary by ``nvdisasm -gi -c``. The output is cached on disk, because ``nvdisasm`` takes a third of
+    a second for any binary.
 
     Raises UnavailableError if the tool is missing or refuses the binary.
     """

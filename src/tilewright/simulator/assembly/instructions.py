@@ -1,8 +1,8 @@
-"""The parts of PTX as data. A module has functions and variables; a function has instructions, each with its source
-line.
+"""Represents the parts of a PTX text as data. A module has functions and variables; a function has instructions, each
+with its source line.
 
-Variables have types with their sizes, and initial values. An instruction may interact with other threads: it may read
-what they wrote, write, fence, or be executed by a whole warp.
+Variables have types with their sizes, and initial values. The functions of this module tell how an instruction
+interacts with other threads: whether it reads what they wrote, writes, fences, or is executed by a whole warp.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Variable:
 
 
 def syntax_error(message: str, line: int) -> UsageError:
-    """Make the error for text that is not PTX; it names the line."""
+    """Make the error for text that is not PTX; the error names the line."""
     return UsageError(f"PTX line {line}: {message}")
 
 
@@ -156,12 +156,13 @@ class Where:
 
     @property
     def in_library(self) -> bool:
-        """Whether the place is in a header of CUDA or of this package, which the user did not write."""
+        """Whether the source line is in a header of CUDA or of this package, which the user did not write."""
         return is_library(self.file)
 
 
 def place_of_user(where: Where, calls: tuple[Where, ...]) -> Where:
-    """The place itself, or if it is in a header of a library, the place of the innermost call in the user's files."""
+    """Return the place itself; or if the place is in a library's header, the place of the innermost call in the user's
+    files."""
     return next((place for place in (where, *calls) if place.line and not place.in_library), where)
 
 
@@ -169,8 +170,9 @@ def place_of_user(where: Where, calls: tuple[Where, ...]) -> Where:
 class Instruction:
     """One instruction, with opcode, operands and guard; for example ``ld.global.v2.f32 {%f1,%f2}, [%rd1+8]``.
 
-    ``index`` is its position in the program that runs, in which calls are inlined. ``inlined_at`` is the source line of
-    the call from which it was inlined, if the compiler gives it; of nested calls it is the outermost.
+    ``index`` is the position of the instruction in the program that runs, in which calls are inlined. ``inlined_at`` is
+    the source line of the call from which the instruction was inlined, if the compiler gives that line; of nested calls
+    it is the outermost.
     """
 
     index: int
@@ -184,8 +186,8 @@ class Instruction:
 
     @property
     def users(self) -> Where:
-        """The place of the instruction in the user's files. If it is in a header of a library, this is the place of the
-        innermost call in those files."""
+        """The source line of the instruction in the user's files. For an instruction from a library's header, it is the
+        line of the innermost call in the user's files."""
         return place_of_user(self.where, self.calls)
 
     @property
@@ -195,23 +197,23 @@ class Instruction:
 
     @property
     def line(self) -> int:
-        """The source line; 0 if the PTX has no line information."""
+        """The number of the source line of the instruction; 0 if the PTX has no line information."""
         return self.where.line
 
     @property
     def file(self) -> str:
-        """The source file; "" if the PTX has no line information."""
+        """The source file of the instruction; "" if the PTX has no line information."""
         return self.where.file
 
     @property
     def text(self) -> str:
-        """The instruction as PTX; of a long list of registers, only the first and the last are shown."""
+        """The instruction as PTX text; of a long list of registers, the text has only the first and the last."""
         guard = f"@{'!' if self.guard[1] else ''}{self.guard[0]} " if self.guard else ""
         return f"{guard}{self.opcode} {', '.join(map(_shortened, self.operands))}".strip()
 
     def place(self, named: Instruction | None = None) -> str:
-        """The source line for messages, or the line of the PTX if no source line is known. The file is left out if it
-        is also the file of ``named``."""
+        """The source line as text for messages, or the line of the PTX if no source line is known. The text leaves out
+        the file if it is also the file of ``named``."""
         if not self.line:
             return f"PTX line {self.ptx_line}"
         return f"line {self.line}" if named is not None and named.file == self.file else f"{self.file}:{self.line}"
@@ -232,8 +234,8 @@ class Function:
     """A kernel (``entry``) or a device function. A function that is only declared is not ``defined`` and has no code.
 
     ``registers`` has the PTX type of each register. ``labels`` has the position in ``code`` that each label marks, and
-    ``tables`` the labels of each branch table. ``limits`` has the numbers along x, y, z of each directive that limits a
-    launch, such as ``reqntid``.
+    ``tables`` the labels of each branch table. ``limits`` has, for each directive that limits a launch, such as
+    ``reqntid``, its numbers along x, y and z.
     """
 
     name: str
@@ -268,7 +270,7 @@ def operand_tokens(text: str) -> list[str]:
 
 
 def elements_of(operand: str) -> list[str]:
-    """The elements of a vector operand; any other operand is its own only element.
+    """Return the elements of a vector operand; any other operand is returned as a list of one element.
 
     >>> elements_of("{%r1, %r2}"), elements_of("%r1")
     (['%r1', '%r2'], ['%r1'])
@@ -294,7 +296,7 @@ def is_mbarrier_wait(ins: Instruction) -> bool:
 
 def synchronises_grid(code: Iterable[Instruction]) -> bool:
     """Whether a kernel uses the workspace by which all blocks of a cooperative launch synchronise. ``%envreg1`` and
-    ``%envreg2`` hold its address."""
+    ``%envreg2`` hold the address of that workspace."""
     return any(operand in ("%envreg1", "%envreg2") for ins in code for operand in ins.operands)
 
 
@@ -304,14 +306,14 @@ def uses_tensor_memory(code: Iterable[Instruction]) -> bool:
 
 
 def is_ordered(ins: Instruction) -> bool:
-    """Whether an instruction accesses memory in an order on which other threads may rely: an atomic, a volatile or
-    ordered access, or an operation on a barrier object."""
+    """Whether an instruction accesses memory in an order on which other threads may rely. Atomics, volatile and ordered
+    accesses, and operations on barrier objects count as such instructions."""
     return ins.parts[0] in ("atom", "red", "mbarrier") or bool((_ORDERED | {"release", "complete_tx"}) & set(ins.parts))
 
 
 def stores(ins: Instruction) -> bool:
-    """Whether an instruction writes memory. ``atom`` is excepted, because the value that it returns shows whether
-    memory changed."""
+    """Whether an instruction writes memory. Atomics (``atom``) do not count as stores here, because the value that an
+    atomic returns shows whether memory changed."""
     name = ins.parts[0]
     if name == "mbarrier":
         return not loads_anew(ins)
@@ -333,7 +335,8 @@ def fences(ins: Instruction) -> bool:
 
 
 def is_collective(ins: Instruction) -> bool:
-    """Whether the lanes of a warp execute an instruction together (``.sync``). Barriers of a block do not count."""
+    """Whether the lanes of a warp execute an instruction together (``.sync``). Barriers of a block do not count as such
+    instructions."""
     return "sync" in ins.parts and (ins.parts[0] not in ("bar", "barrier") or "warp" in ins.parts)
 
 

@@ -1,9 +1,9 @@
 """Parses PTX text into a module: functions with decoded instructions, each with its source line, and the memory that
 they declare.
 
-The parser reads PTX (PTX ISA, chapters 4, 5 and 10) as compilers write it and as people write it in inline assembly:
-scoped registers and labels, vectors, predicates, initialised memory, and ``.loc`` with ``inlined_at``. Debug sections
-are skipped. The meaning of opcodes is defined in ``ops``.
+The parser reads PTX (PTX ISA, chapters 4, 5 and 10) as compilers write it and as people write it in inline assembly.
+The parser handles scoped registers and labels, vectors, predicates, initialised memory, and ``.loc`` with
+``inlined_at``. Debug sections are skipped. The meaning of opcodes is defined in ``ops``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*?inlined_at\s+(\d+)\s+(\d+
 
 
 class _Reader:
-    """Cuts the text into statements; keeps the line number for messages."""
+    """Splits a PTX text into statements, and tracks the line number for messages."""
 
     def __init__(self, text: str) -> None:
         text = re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), text.removeprefix("\ufeff"), flags=re.S)
@@ -137,7 +137,8 @@ def _function(reader: _Reader, module: Module) -> None:
 
 
 class _Body:
-    """Reads one function's statements; names declared in an inner scope get a suffix of their own."""
+    """Reads the statements of one function. Names that an inner scope declares get a suffix that is unique to the
+    scope."""
 
     def __init__(self, reader: _Reader, module: Module, function: Function) -> None:
         self.reader, self.module, self.function = reader, module, function
@@ -174,7 +175,7 @@ class _Body:
         return (self.reader.until(";")[0],)
 
     def labels_ahead(self) -> dict[str, str]:
-        """Labels of the scope that begins here: branches may use them before their definition."""
+        """Find the labels of the scope that begins here, because branches may use labels before their definition."""
         text, depth, at = self.reader.text, 1, self.reader.at
         while depth and at < len(text):
             depth += {"{": 1, "}": -1}.get(text[at], 0)

@@ -1,9 +1,9 @@
 """Makes one flat program of a module: device functions are inlined at each call, and the code is divided into basic
 blocks.
 
-Inlining keeps reconvergence simple. The body of a function replaces its call, so the rule "run the threads at the
-lowest address first" also joins diverged threads at the end of a call. A recursive function cannot be inlined, so it is
-refused.
+Inlining keeps reconvergence simple. The body of a function replaces each call of it. So the scheduling rule "run the
+threads at the lowest address first" also joins diverged threads at the end of a call. A recursive function cannot be
+inlined, so ``link`` refuses a kernel that calls one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class BasicBlock:
 
 @dataclass(eq=False)
 class Program:
-    """A kernel with its calls inlined: code in order, positions of labels, branch tables, PTX types of registers,
-    variables, and basic blocks with the index of each by its first instruction.
+    """A kernel whose calls are inlined. A ``Program`` has the code in order, the positions of labels, branch tables,
+    the PTX types of registers, variables, and basic blocks; ``block_at`` has the index of each basic block by its first
+    instruction.
     """
 
     entry: Function
@@ -59,8 +60,8 @@ _linked: WeakKeyDictionary[Module, dict[str, Program]] = WeakKeyDictionary()
 
 
 def found_once(find: Callable[[Program], Found]) -> Callable[[Program], Found]:
-    """Cache a function that analyses a program's code: it is called once for each program, however often the kernel is
-    run."""
+    """Cache the results of a function that analyses a program's code, so that it is called only once for each program,
+    however often the kernel is run."""
     known: WeakKeyDictionary[Program, Found] = WeakKeyDictionary()
 
     @functools.wraps(find)
@@ -110,8 +111,8 @@ class _Linker:
         end: str | None,
         calls: tuple[Where, ...],
     ) -> None:
-        """Append a function's code with its own names made unique by ``suffix``; ``calls`` are where it is called, the
-        innermost first."""
+        """Append the code of a function, whose own names are made unique by ``suffix``; ``calls`` are the places of the
+        calls that lead to it, innermost first."""
         program = self.program
         own = [*function.registers, *function.variables, *function.labels, *function.tables]
         names = {name: name + suffix for name in own} | names
@@ -151,7 +152,7 @@ class _Linker:
             self.program.labels[label] = len(self.program.code)
 
     def print(self, ins: Instruction, arguments: Sequence[str]) -> None:
-        """In place of a call of ``vprintf``: load its two arguments, then an instruction that prints."""
+        """Replace a call of ``vprintf`` by loads of its two arguments and an instruction that prints."""
         self.calls += 1
         registers = [f"%printed.{self.calls}.{i}" for i in range(2)]
         for register, argument in zip(registers, arguments, strict=True):
@@ -160,7 +161,7 @@ class _Linker:
         self.append(replace(ins, opcode="vprintf", operands=("_", *registers)))
 
     def call(self, ins: Instruction, stack: tuple[str, ...]) -> None:
-        """Inline ``call (retval), name, (arguments)``: results and arguments stand in for the callee's parameters."""
+        """Inline ``call (retval), name, (arguments)``: results and arguments replace the callee's parameters."""
         groups = [operand_tokens(o[1:-1]) if o.startswith("(") else o for o in ins.operands]
         target = next((g for g in groups if isinstance(g, str)), "")
         if not target:

@@ -1,32 +1,39 @@
-"""Finds what ptxas changes between PTX and machine code. It reads the disassembly of the binary; no GPU is needed.
+"""Finds what ptxas changes between PTX and machine code. The module reads the disassembly of the binary; no GPU is
+needed.
 
-The examples were observed on an H200 (ncu 2025.3, CUDA 13.0, 2026-11-20), with the kernels of ``tests/data/five.cu`` at
-n = 64, whose counter values are in ``five-kernels-h200.json``, and with those of ``twelve.cu``:
+The following examples were observed on an H200 (ncu 2025.3, CUDA 13.0, 2026-11-20). The kernels of the examples are
+those of ``tests/data/five.cu`` at n = 64, whose counter values are in ``five-kernels-h200.json``, and those of
+``twelve.cu``.
 
 - **Fusing.** Neighbouring accesses become one wide access. ``tiled`` reads its row of A with 32 ``ld.shared.f32`` per
-  tile, at base + 0, 4, ... 124. The binary has 8 ``LDS.128`` instead. For B, whose words lie 128 bytes apart, it has 32
-  ``LDS``. The PTX has 16,384 load instructions; the binary has 10,240, and the profiler counts as many. Each broadcast
-  LDS.128 takes two wavefronts, 12,288 in all. ``tile2d`` has 8 ``LDS`` and 2 ``LDS.128`` per step; in 128 steps these
-  are the 1,280 that the profiler counts.
-- **Unrolling.** In a loop that ptxas unrolls, each access occurs several times. If a round moves an address by less
-  than a wide access, the accesses of several rounds become one. ``column_8_8`` of ``unrolled.cu`` reads 32 bytes of a
-  row in four rounds of two ``ld.shared.f32``. The binary has two ``LDS.128`` for these, 768 loads instead of 2,304.
-- **Predication.** A short branch becomes a guard. A guarded instruction is issued by every warp that reaches it, even
-  if no lane is active. ``vec`` copies B in an unrolled loop whose remainder has 3 stores (``st.shared.v4``), of which a
-  warp executes 2 per tile. The third store is ``@P0 STS.128`` in the same basic block as the second, and is issued,
-  too. So there are 11 stores per tile where the PTX executes 10 (176 instead of 160 in all), and as many wavefronts.
-  Counters of global *requests* leave out such an issue (an ``@P0 LDG`` next to it is not among the 64 counted), so only
-  the counts of shared memory are corrected.
-- **Padding.** Three ``@!PT LDS`` precede asynchronous copies, 6 per warp in ``async_copies``; they count as loads.
+  tile, at base + 0, 4, ... 124. The binary of ``tiled`` has 8 ``LDS.128`` instead of these 32 loads. For B, whose words
+  lie 128 bytes apart, the binary of ``tiled`` has 32 ``LDS``. The PTX of ``tiled`` executes 16,384 load instructions;
+  the binary executes 10,240, and the profiler counts 10,240, too. Each broadcast ``LDS.128`` of ``tiled`` takes two
+  wavefronts, and the whole kernel takes 12,288. ``tile2d`` has 8 ``LDS`` and 2 ``LDS.128`` per step; in 128 steps the
+  kernel executes 1,280 loads, as the profiler counts.
+- **Unrolling.** In a loop that ptxas unrolls, each access of the PTX occurs several times in the binary. If an address
+  changes by less than the width of a wide access from one round of the loop to the next, the accesses of several rounds
+  become one. ``column_8_8`` of ``unrolled.cu`` reads 32 bytes of a row in four rounds of two ``ld.shared.f32``. The
+  binary of ``column_8_8`` has two ``LDS.128`` for these eight loads, and executes 768 loads instead of 2,304 in all.
+- **Predication.** The compiler replaces a short branch by a guard (a predicate) on each of its instructions. A guarded
+  instruction is issued by every warp that reaches it, even if no lane is active. ``vec`` copies B in an unrolled loop
+  whose remainder has 3 stores (``st.shared.v4``), of which a warp executes 2 per tile. The third store of ``vec`` is
+  ``@P0 STS.128`` in the same basic block as the second store, and so the warp issues the third store, too. So the
+  binary of ``vec`` issues 11 stores per tile where the PTX executes 10 (176 instead of 160 in all), and the wavefronts
+  increase alike. Counters of global *requests* do not count a guarded instruction that is issued with no active lane:
+  an ``@P0 LDG`` next to the third store is not among the 64 requests that were counted. Therefore only the counts of
+  shared memory are corrected for guarded instructions.
+- **Padding.** The compiler puts three ``@!PT LDS`` before asynchronous copies, 6 per warp in ``async_copies``. The
+  profiler counts ``@!PT LDS`` as loads.
 - **Atomics.** An atomic whose result is not used becomes a reduction (``REDG``; 3 of 4 atomics in ``global_atomics``).
   An atomic at an address that all lanes share is first reduced over the warp, and one elected lane executes it
-  (``REDUX``, ``VOTEU``, ``@P1 ATOMS.MAX``: 8 wavefronts for 256 lanes). An addition in shared memory for which there is
-  no instruction becomes a compare-and-swap loop. It repeats as often as threads conflict; a note reports the loop, but
-  its repetitions are not counted.
+  (``REDUX``, ``VOTEU``, ``@P1 ATOMS.MAX``: 8 wavefronts for 256 lanes). An atomic addition in shared memory becomes a
+  compare-and-swap loop if the GPU has no instruction for it. A compare-and-swap loop repeats as often as threads
+  conflict; a note reports the loop, but its repetitions are not counted.
 
-Instructions are matched by source line, memory space and kind. Some accesses cannot be matched: ptxas has dropped,
-moved or re-rolled them, or keeps registers in local memory. Such an access keeps its PTX counts and is listed in
-``doubts``.
+Instructions of the PTX and of the binary are matched by source line, memory space and kind. Some accesses cannot be
+matched: ptxas has dropped or moved them, has put unrolled accesses back into a loop, or keeps registers in local
+memory. An access that cannot be matched keeps its PTX counts and is listed in ``doubts``.
 """
 
 from __future__ import annotations
@@ -47,7 +54,7 @@ from .program import MOST_CODE, BasicBlock, Program
 
 @dataclass(frozen=True)
 class PtxAccess:
-    """An access in the PTX. ``base`` is equal for accesses of a basic block that use the same value of the same
+    """An access in the PTX. Two accesses of a basic block have the same ``base`` if they use the same value of the same
     register."""
 
     index: int
@@ -68,8 +75,8 @@ class PtxAccess:
 
 
 def ptx_accesses(program: Program) -> list[PtxAccess]:
-    """The accesses of a program in order. Loads and stores have the base and the offset of their addresses in the
-    PTX."""
+    """Return the accesses of a program in order. For loads and stores, the result includes the base and the offset of
+    their addresses in the PTX."""
     accesses, loops = [], CountedLoops(program)
     back = [(program.labels.get(i.operands[0], i.index), i.index) for i in program.code if i.parts[0] == "bra"]
     for block in program.blocks:
@@ -114,14 +121,15 @@ _T = TypeVar("_T", PtxAccess, MachineInstruction)
 
 @dataclass
 class MachineAccesses:
-    """How the machine executes the accesses of the PTX, by index of the PTX instruction.
+    """Describes how the machine executes the accesses of the PTX, by index of the PTX instruction.
 
-    ``widths``: the bytes per lane if they differ from the PTX; 0 if a neighbouring access moves them. ``rounds``: these
-    widths for each of the rounds that ptxas unrolled into one, if they differ between rounds. ``issues``: guarded
-    accesses, each with a PTX instruction that is executed as often as the guarded access is issued. ``opcodes``: the
-    machine's opcodes of atomics and asynchronous copies. ``elected``: the atomics that one lane executes for its whole
-    warp. ``moves``: the lines with ``HFMA2.MMA``, by which the tensor core sets a register. ``doubts``: the accesses
-    that could not be matched, each with the reason.
+    ``widths``: the bytes per lane that an access moves, if this number differs from that of the PTX; 0 if a
+    neighbouring access moves the bytes. ``rounds``: the widths of an access in each of the loop rounds that ptxas
+    unrolled into one, if they differ between rounds. ``issues``: guarded accesses, each with a PTX instruction that is
+    executed as often as the guarded access is issued. ``opcodes``: the machine's opcodes of atomics and asynchronous
+    copies. ``elected``: the atomics that one lane executes for its whole warp. ``moves``: the source lines with
+    ``HFMA2.MMA``, an instruction that sets a register by the tensor core. ``doubts``: the accesses that could not be
+    matched, each with the reason.
     """
 
     widths: dict[int, int] = field(default_factory=dict)
@@ -134,21 +142,23 @@ class MachineAccesses:
 
     @property
     def notes(self) -> list[str]:
-        """One text for each reason in ``doubts``, with all source lines that it concerns."""
+        """The notes on accesses that could not be matched: one text for each reason in ``doubts``, with all source
+        lines that the reason concerns."""
         places: dict[str, list[str]] = {}
         for group, why in self.doubts:
             places.setdefault(why, []).append(_place(group))
         return [f"{'; '.join(dict.fromkeys(where))}: {why}" for why, where in places.items()]
 
     def words(self, ins: Instruction | PtxAccess) -> set[str]:
-        """The parts of the machine's opcode if it is known, otherwise of the PTX's, in capitals."""
+        """Return the parts of the machine's opcode in capitals; if that opcode is not known, the parts of the PTX
+        opcode."""
         parts = self.opcodes[ins.index].split(".") if ins.index in self.opcodes else getattr(ins, "parts", ())
         return {part.upper() for part in parts}
 
 
 def match_accesses(accesses: Sequence[PtxAccess], code: Sequence[MachineInstruction]) -> MachineAccesses:
-    """Find how the machine executes these accesses of the PTX: which it fuses or guards, and which one lane
-    executes."""
+    """Find how the machine executes these accesses of the PTX: which accesses it fuses or guards, and which are
+    executed by one lane alone."""
     machine = MachineAccesses(moves=sorted({i.line for i in code if i.opcode.startswith("HFMA2.MMA")}))
     votes = {(i.file, i.line) for i in code if i.opcode.split(".")[0] in VOTES}
     pairs: list[tuple[PtxAccess, MachineInstruction]] = []
@@ -363,8 +373,8 @@ _FAR = 16
 
 @dataclass(frozen=True)
 class Stride:
-    """How an address changes in a loop that runs a constant number of rounds: in round i it is the sum of ``roots``,
-    ``start`` and i times ``step``."""
+    """Describes how an address changes in a loop that runs a constant number of rounds: in round i, the address is the
+    sum of ``roots``, ``start`` and i times ``step``."""
 
     rounds: int
     roots: tuple[str, ...]
@@ -374,7 +384,8 @@ class Stride:
 
 @dataclass(frozen=True)
 class _Value:
-    """A register as a sum: of other registers or symbols, a constant, and a step for each round of the loop."""
+    """The value of a register as a sum of three terms: other registers or symbols, a constant, and a step for each
+    round of the loop."""
 
     roots: tuple[str, ...]
     start: int = 0
@@ -396,8 +407,8 @@ class CountedLoops:
         self._rounds = {block.index: rounds for block in program.blocks if (rounds := self._rounds_of(block)) > 1}
 
     def stride(self, block: BasicBlock, base: str, at: int) -> Stride | None:
-        """How the register ``base`` changes from round to round, as instruction ``at`` reads it; None if that is
-        unknown."""
+        """Return how the value of register ``base`` that instruction ``at`` reads changes from round to round; None if
+        that is unknown."""
         value = self._value(base, block, at, _FAR) if block.index in self._rounds else None
         return Stride(self._rounds[block.index], value.roots, value.start, value.step) if value else None
 

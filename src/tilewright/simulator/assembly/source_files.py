@@ -1,4 +1,4 @@
-"""The source files of a kernel: its own file, and those that it includes, with their texts."""
+"""The source files of a kernel, with their texts: its own file, and the files that it includes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 
 def file_label(file: str, main: str) -> str:
-    """The name of a source file in a listing. It is empty for the kernel's own file ``main``. Otherwise it is the
-    file's path, relative to the folder of ``main`` or to the current folder if the file lies in one of them.
+    """Return the name of a source file in a listing. The name is empty for the kernel's own file ``main``. The name of
+    another file is its path, relative to the folder of ``main`` or to the current folder if the file lies in one of
+    them.
 
     >>> [file_label(file, "/home/me/k.cu") for file in ("/home/me/k.cu", "/home/me/inc/t.cuh", "/a/t.cuh")]
     ['', 'inc/t.cuh', '/a/t.cuh']
@@ -26,7 +27,7 @@ def file_label(file: str, main: str) -> str:
 
 
 def included_texts(labels: Iterable[str], main: str) -> dict[str, str]:
-    """The texts of files by their labels, in order; empty for a file that cannot be read."""
+    """Return the texts of files by their labels, in order; the text is empty for a file that cannot be read."""
     texts = {}
     for label in sorted({label for label in labels if label}):
         places = [Path(main).absolute().parent / label, Path(label)]

@@ -1,7 +1,8 @@
-"""Advises how the accesses of a source line could be cheaper, and predicts their cost then, if it follows from the
-addresses of one request.
+"""Advises how the accesses of a source line could be made cheaper, and predicts their cost after the change, if that
+cost follows from the addresses of one request.
 
-Advice is given only if all requests of a line cost the same as the example, which has the addresses of one warp.
+Advice is given only if all requests of a source line cost the same as the recorded example, which has the addresses of
+one warp.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ Place = tuple[str, int, str, str, int]
 class Change:
     """A change that is advised for a line, with the cost of its accesses before and after.
 
-    ``row_bytes`` and ``more_bytes``: the length of a row of shared memory that becomes longer, and by how much; both
-    are 0 for other changes. ``timed``: whether times predicted for such changes were compared with measured times.
+    ``row_bytes`` and ``more_bytes``: the length of a row of shared memory, and the bytes by which the change makes the
+    row longer; both are 0 for changes that lengthen no row. ``timed``: whether the times that were predicted for
+    changes of this kind were compared with measured times.
     """
 
     text: str
@@ -52,7 +54,8 @@ class Change:
 
     @property
     def costs(self) -> tuple[str, int, int]:
-        """What the change reduces (wavefronts, sectors or requests), and the number before and after."""
+        """The unit of the cost that the change reduces (wavefronts, sectors or requests), and the cost before and after
+        the change."""
         if self.before.cost != self.after.cost:
             return self.before.unit, self.before.cost, self.after.cost
         return "requests", self.before.requests, self.after.requests
@@ -69,10 +72,11 @@ class Change:
 
 
 def advice(access: Access, wide: int = 1, others: Iterable[Access] = ()) -> Change | None:
-    """Advise what to do with the accesses of a line, with the predicted cost; None if nothing is known to help.
+    """Advise how to change the accesses of a source line, with their predicted cost; None if no change is known to
+    help.
 
     ``wide`` is the number of neighbouring elements that the instructions of the line access (``neighbours``).
-    ``others`` are the other accesses to shared memory, whose alignment a longer row must keep.
+    ``others`` are the other accesses to shared memory; a row that is made longer must keep them aligned.
 
     >>> column = Access(1, "shared", "ld", 4, 32, 4096, wavefronts=1024, conflicts=992, lanes=list(range(0, 4096, 128)))
     >>> print(advice(column))
@@ -90,8 +94,9 @@ def advice(access: Access, wide: int = 1, others: Iterable[Access] = ()) -> Chan
 
 
 def changes(parts: Sequence[Access], wide: Mapping[Place, int]) -> list[Change]:
-    """The advice for a launch, from the accesses of each instruction. Equal advice for several instructions of a line
-    is given once. Advice that saves too few turns (``WORTH``) is left out."""
+    """Return the advice for a launch, from the accesses of each instruction. If several instructions of a source line
+    have equal advice, the advice is given once. Advice that saves too few turns of the memory pipe (``WORTH``) is left
+    out."""
     shared = [part for part in parts if part.space == "shared"]
     alike: dict[tuple[object, ...], list[Change]] = {}
     begins: dict[Place, set[int]] = {}
@@ -125,9 +130,9 @@ def _together(several: Sequence[Change]) -> Change:
 
 
 def line_turns(access: Access) -> int:
-    """The turns of a multiprocessor's memory pipe that accesses take. In shared memory these are wavefronts. In global
-    and local memory they are the lines of 128 bytes that the requests touch, if all requests are like the example.
-    Copies by the copy engine take no turns.
+    """Return the number of turns that accesses take in a multiprocessor's memory pipe. An access to shared memory takes
+    one turn for each wavefront. An access to global or local memory takes one turn for each line of 128 bytes that it
+    touches, if all requests are like the example. Copies by the copy engine take no turns of the memory pipe.
 
     >>> lanes = list(range(0, 4096, 128))
     >>> line_turns(Access(1, "global", "ld", 4, 10, 1280, sectors=320, least=40, lanes=lanes))
@@ -180,8 +185,8 @@ def _padded(access: Access, lanes: Ints, others: Iterable[Access] = ()) -> Chang
 
 
 def with_swizzle(access: Access) -> Change | None:
-    """Advise to permute the columns of each row instead of padding rows, which takes no additional memory; None if that
-    would not cost fewer wavefronts.
+    """Advise to permute the columns of each row instead of padding rows; a permutation takes no additional memory.
+    Return None if a permutation would not cost fewer wavefronts.
 
     >>> column = Access(1, "shared", "ld", 4, 32, 4096, wavefronts=1024, conflicts=992, lanes=list(range(0, 4096, 128)))
     >>> print(with_swizzle(column))
@@ -269,8 +274,8 @@ def _widened(access: Access, lanes: Ints, wide: int) -> Change | None:
 
 
 def neighbours(accesses: Iterable[PtxAccess], main: str) -> dict[Place, int]:
-    """For each place at which instructions of one line access 2 or 4 neighbouring elements, that number. ``main`` is
-    the kernel's own file."""
+    """Return the number of neighbouring elements for each place at which instructions of one source line access 2 or 4
+    of them. ``main`` is the kernel's own file."""
     offsets: dict[Place, dict[tuple[object, ...], set[int]]] = {}
     for access in accesses:
         place = (file_label(access.file, main), access.line, access.space, access.kind, access.nbytes)

@@ -1,9 +1,9 @@
 """The names of the hardware's counters, as ``ncu --query-metrics`` lists them for compute capability 9.0.
 
-Some counters are left out because they count something else than their names say, or vary from run to run. One is the
-wavefronts of all shared accesses together, which also counts reads of ``threadIdx`` and barriers. Another is the
-wavefronts of asynchronous copies, which only ncu's patched code gives, by a model, even for copies that take none.
-Counters of bytes are left out, too.
+Some counters are left out because they count something else than their names say, or vary from run to run. The counter
+of the wavefronts of all shared accesses together is left out, because it also counts reads of ``threadIdx`` and
+barriers. The counter of the wavefronts of asynchronous copies is left out, because ncu computes it by a model in
+patched code, and gives wavefronts even for copies that take none. Counters of bytes are left out, too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ ALL_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 
 
 def names(space: str, kind: str) -> dict[str, list[str]]:
-    """For each field of a tally, the counters to which it adds; the first is the counter of this kind alone.
+    """Return, for each field of a tally, the counters to which the field adds; the first one counts this kind of access
+    alone.
 
     >>> names("global", "ld")["sectors"]
     ['l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum']

@@ -1,19 +1,22 @@
 """Computes the 32-byte sectors of global and local memory that warps touch, from tables of their addresses.
 
-The arithmetic is vectorised over warps. A table (w, 32) holds one instruction as executed by w warps; it has a byte
-address for each lane, or ``IDLE``. Warps whose addresses differ only by a multiple of the sector size are computed
-once. So for a kernel with regular accesses the work does not depend on the size of the grid.
+The computation of sectors is vectorised over warps. A table (w, 32) holds one instruction as executed by w warps; it
+has a byte address for each active lane, and ``IDLE`` for each inactive one. The sectors of warps whose addresses differ
+only by a multiple of the sector size are computed once. So for a kernel with regular accesses, the time to compute its
+sectors does not depend on the size of the grid.
 
-A request is one instruction of one warp; it moves each sector that any of its threads touches once (row S0.3 of
-docs/sources.md). An H200 counted what this module predicts, for every kernel of ``tests/data/five.cu`` and
-``twelve.cu``. Two kinds of access follow other rules. These were derived from an H200, and reproduce all 175 one-warp
-patterns of ``tests/data/global-memory-patterns-h200.jsonl``:
+A request is one instruction of one warp. A request moves every sector that its threads touch, each of them once (row
+S0.3 of docs/sources.md). For every kernel of ``tests/data/five.cu`` and ``twelve.cu``, an H200 counted exactly the
+sectors that this module computes. Two kinds of access, atomics and copies past L1, follow other rules. The rules for
+these two kinds were derived from counts on an H200, and reproduce the counts of all 175 one-warp patterns in
+``tests/data/global-memory-patterns-h200.jsonl``:
 
-- **Atomics and reductions**: lanes that access the same address take turns, and each turn moves the sector again. A
-  sector is counted as often as lanes access its most used address: 32 times if 32 lanes add to one counter.
+- **Atomics and reductions**: lanes that access the same address take turns, and each turn moves the sector again. An
+  atomic counts a sector as often as lanes access the most used address in the sector: 32 times if 32 lanes add to one
+  variable.
 - **Copies past L1** (``cp.async.cg``): the counter counts the sectors of *shared* memory that are filled, once for each
-  128-byte line of global memory from which they are filled. There are 16 if 512 bytes are copied in order, and 32 if
-  the 16 bytes of each lane go to separate sectors.
+  128-byte line of global memory from which they are filled. A ``cp.async.cg`` counts 16 sectors if a warp copies 512
+  bytes in order, and 32 if the 16 bytes of each lane go to separate sectors.
 """
 
 from __future__ import annotations
@@ -56,7 +59,8 @@ def by_warp(warps: Ints, lanes: Ints, addresses: Ints) -> tuple[Ints, Ints]:
 
 
 def first_lanes(table: Ints) -> Ints:
-    """The table with only the first active lane of each warp; all other lanes are ``IDLE``.
+    """Return a copy of the table in which only the first active lane of each warp has an address; all other lanes are
+    ``IDLE``.
 
     >>> (first_lanes(np.array([[IDLE, 8, 12]])) != IDLE).tolist()
     [[False, True, False]]
@@ -66,7 +70,8 @@ def first_lanes(table: Ints) -> Ints:
 
 
 def distinct(table: Ints) -> tuple[Ints, Ints | slice]:
-    """The distinct rows of a table, and for each row of the table the number of the distinct row that it equals."""
+    """Return the distinct rows of a table, and for each row of the table the index of the equal row among the distinct
+    ones."""
     if (table == table[:1]).all():
         return table[:1], np.zeros(len(table), dtype=np.int64)
     _, first, place = np.unique(table.view(np.uint64) @ _HASH, return_index=True, return_inverse=True)
@@ -76,7 +81,8 @@ def distinct(table: Ints) -> tuple[Ints, Ints | slice]:
 
 
 def shifted(table: Ints, granule: int) -> Ints:
-    """Subtract from every row its own smallest address, rounded down to ``granule``; inactive lanes stay ``IDLE``."""
+    """Subtract from every row its own smallest address, rounded down to a multiple of ``granule``; inactive lanes stay
+    ``IDLE``."""
     moved = table - (table.min(axis=1, keepdims=True) & -granule)
     idle = table == IDLE
     if idle.any():
@@ -85,7 +91,7 @@ def shifted(table: Ints, granule: int) -> Ints:
 
 
 def count_distinct(table: Ints) -> Ints:
-    """How many distinct numbers each row holds; ``IDLE`` does not count.
+    """Return the number of distinct values in each row; ``IDLE`` does not count.
 
     >>> count_distinct(np.array([[3, 5, 3, IDLE]])).tolist()
     [2]
@@ -100,8 +106,8 @@ def count_distinct(table: Ints) -> Ints:
 
 
 def global_sectors(table: Ints, nbytes: int) -> Ints:
-    """The number of sectors that loads and stores of ``nbytes`` bytes per lane touch in each warp: (w, 32) addresses →
-    (w,).
+    """Return the number of sectors that loads and stores of ``nbytes`` bytes per lane touch in each warp: (w, 32)
+    addresses → (w,).
 
     >>> lanes = np.arange(32)
     >>> global_sectors(np.stack([4 * lanes, 4 * lanes + 4, 0 * lanes, 128 * lanes]), 4).tolist()
@@ -118,7 +124,8 @@ def global_sectors(table: Ints, nbytes: int) -> Ints:
 
 
 def atomic_sectors(table: Ints) -> Ints:
-    """The number of sectors of atomics and reductions in global memory, for each warp: (w, 32) addresses → (w,).
+    """Return the number of sectors that atomics and reductions in global memory count, for each warp: (w, 32) addresses
+    → (w,).
 
     >>> lanes = np.arange(32)
     >>> atomic_sectors(np.stack([4 * lanes, 0 * lanes, 4 * (lanes // 2)])).tolist()
@@ -136,8 +143,8 @@ def atomic_sectors(table: Ints) -> Ints:
 
 
 def copied_sectors(sources: Ints, targets: Ints) -> Ints:
-    """The number of sectors of copies past L1 with 16 bytes per lane: two tables (w, 32), of global and of shared
-    memory → (w,).
+    """Return the number of sectors that copies past L1 with 16 bytes per lane count: two tables (w, 32), of global and
+    of shared addresses → (w,).
 
     >>> lanes = np.arange(32)[None, :]
     >>> [copied_sectors(16 * lanes, step * lanes).tolist() for step in (16, 128)]
@@ -149,8 +156,8 @@ def copied_sectors(sources: Ints, targets: Ints) -> Ints:
 
 
 def local_sectors(table: Ints, nbytes: int) -> Ints:
-    """The number of sectors of local memory, in which word i of 32 neighbouring threads lies together (CUDA programming
-    guide).
+    """Return the number of sectors of local memory. Local memory stores word i of 32 neighbouring threads together
+    (CUDA programming guide).
 
     >>> local_sectors(np.zeros((1, 32), dtype=np.int64), 4).tolist()  # every thread its first word: 128 bytes
     [4]

@@ -1,7 +1,8 @@
 """Turns accesses of warps into the hardware's counters: requests, sectors, wavefronts and bank conflicts.
 
-The counters are summed over a run, by instruction and in total. For each source line it also has the accesses that
-explain the counts: their cost, the least cost with which the same bytes can be accessed, and one warp as an example.
+The counters are summed over a run, by instruction and in total. The module also collects, for each source line, the
+accesses that explain the counts: their cost, the least cost with which the same bytes can be accessed, and one warp as
+an example.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ Key = tuple[int, str, str]  # index of the instruction, space, kind
 
 @dataclass
 class Tally:
-    """The sums for one instruction over all warps and executions. Fields that a memory space does not count stay 0."""
+    """The sums for one instruction over all warps and executions. A field stays 0 if the memory space of the
+    instruction has no such counter."""
 
     space: str
     kind: str
@@ -62,7 +64,7 @@ class Tally:
     cycles: int = 0  # of tensor cores
 
     def counters(self) -> dict[str, int]:
-        """The sums, under the hardware's names of counters.
+        """The sums of the tally, keyed by the names of the hardware's counters.
 
         >>> list(Tally("global", "ld", "k.cu", 7, 4, requests=1, lanes=32, bytes=128, sectors=4).counters().values())
         [1, 4]
@@ -90,8 +92,8 @@ class Execution:
 
 @dataclass(frozen=True)
 class WarpCosts:
-    """What an execution costs in each of its warps. ``cost`` is wavefronts in shared memory, and sectors elsewhere.
-    ``passes`` is the cost without bank conflicts."""
+    """The cost of one execution of an instruction in each of its warps. ``cost`` is the number of wavefronts for shared
+    memory, and the number of sectors for other memory. ``passes`` is the cost without bank conflicts."""
 
     execution: Execution
     lanes: Ints  # active ones
@@ -102,14 +104,15 @@ class WarpCosts:
 
 
 class Turns:
-    """Counts how often each thread has executed an instruction, modulo the number of PTX rounds that one round of the
-    machine's loop contains."""
+    """Counts how often each thread has executed an instruction, modulo the number of rounds of the PTX loop that one
+    round of the machine's loop contains."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds, self._turn = rounds, np.zeros(0, np.uint16)
 
     def next(self, threads: Ints) -> Ints:
-        """The counts of threads that execute the instruction once more; the first is 0.
+        """Return, for threads that execute the instruction once more, how often each has executed it before, modulo the
+        number of rounds.
 
         >>> turns = Turns(2)
         >>> turns.next(np.array([0, 5])), turns.next(np.array([5])), turns.next(np.array([0, 5]))
@@ -125,9 +128,9 @@ class Turns:
 class Counters:
     """An observer that counts accesses and other work, by instruction and in total.
 
-    With ``machine``, which ``assembly.ptxas`` reads from the binary, it counts the instructions that the GPU executes;
-    without it, those of the PTX. If only a sample of the blocks runs, ``warp_weights`` takes warp numbers and returns
-    how many warps of the grid each of them represents.
+    If ``machine`` is given, which ``assembly.ptxas`` reads from the binary, the observer counts the instructions that
+    the GPU executes; otherwise it counts the instructions of the PTX. If only a sample of the blocks runs,
+    ``warp_weights`` takes warp numbers and returns how many warps of the grid each of them represents.
     """
 
     def __init__(
@@ -166,8 +169,8 @@ class Counters:
         addresses: Ints,
         nbytes: int,
     ) -> list[WarpCosts]:
-        """What ``on_access`` adds, before warps are weighted. The result has the machine's accesses, one for each
-        width; it is empty if another instruction moves these bytes."""
+        """Return the costs that ``on_access`` adds, before they are multiplied by the weights of the warps. The result
+        has an entry for each width of the machine's accesses; it is empty if another instruction moves these bytes."""
         warps, lanes, addresses = (np.asarray(of_threads) for of_threads in (warps, lanes, addresses))
         widths = self.machine.rounds.get(ins.index)
         if widths is None:
@@ -201,7 +204,7 @@ class Counters:
         return WarpCosts(execution, (execution.table != IDLE).sum(axis=1), cost, passes, copied)
 
     def add(self, costs: WarpCosts) -> None:
-        """Add costs; each warp counts as often as it represents other warps."""
+        """Add costs to the sums; the cost of each warp is multiplied by the number of warps that it represents."""
         execution, ins = costs.execution, costs.execution.ins
         tally = self._seen.setdefault(
             execution.key, Tally(execution.space, execution.kind, ins.file, ins.line, execution.nbytes)
@@ -221,7 +224,8 @@ class Counters:
             self._seen[read].sectors += int(more @ weights)
 
     def on_work(self, work: UnitWork, ins: Instruction, warps: Ints) -> None:
-        """Count what an instruction did in another unit, such as a tensor core, once for each of ``warps``."""
+        """Count the work of an instruction in another unit than the load/store pipe, such as a tensor core, once for
+        each of ``warps``."""
         key = (ins.index, work.space, work.kind)
         tally = self._seen.setdefault(key, Tally(work.space, work.kind, ins.file, ins.line, 0))
         times = int(self.warp_weights(warps).sum())
@@ -274,7 +278,7 @@ class Counters:
         return bool(self.machine.words(ins) & {"CG", "BYPASS"})
 
     def tallies(self) -> dict[Key, Tally]:
-        """The sums of each instruction, keyed by instruction, space and kind."""
+        """Return the sums of each instruction, keyed by instruction, space and kind."""
         found = dict(self._seen)
         executed = {index: tally.requests for (index, _, _), tally in self._seen.items()}
         for access, like in self.machine.issues.items():
@@ -284,25 +288,25 @@ class Counters:
         return found
 
     def doubtful(self, tally: Tally) -> bool:
-        """Whether the binary may execute these accesses in another way than they are counted."""
+        """Whether the binary may execute the accesses of this tally in another way than they are counted."""
         return access_group(tally.file, tally.line, tally.space, tally.kind) in self.doubts
 
     def approximate(self) -> frozenset[str]:
-        """The counters, by the hardware's names, whose values are approximate. These are counters to which doubtful
-        accesses add. They are also the counters of tensor cores in two cases: if tensor cores set registers, which
-        ptxas uses them for in other kernels, too; and if the kernel has products in tensor memory, which are not
-        counted."""
+        """Return the counters, by the hardware's names, whose values are approximate. A counter is approximate if
+        doubtful accesses add to it. The counters of tensor cores are also approximate if the binary uses tensor cores
+        to set registers, as ptxas does even in kernels without products. The counters of tensor cores are approximate,
+        too, if the kernel has products in tensor memory, because the work of such products is not counted."""
         found = {name for tally in self.tallies().values() if self.doubtful(tally) for name in tally.counters()}
         if self.machine.moves or self.products_uncounted():
             found |= {TENSOR_INSTRUCTIONS, TENSOR_CYCLES}
         return frozenset(found)
 
     def products_uncounted(self) -> int:
-        """The number of products by ``tcgen05``, for whose work no counter is known."""
+        """The number of products by ``tcgen05``; no counter is known for their work."""
         return sum(tally.requests for tally in self._seen.values() if tally.kind == "tcgen05")
 
     def total(self) -> dict[str, int]:
-        """The value of every counter that is not 0, by the hardware's name."""
+        """Return the value of every counter that is not 0, by the hardware's name."""
         sums: Counter[str] = Counter()
         for tally in self.tallies().values():
             sums.update(tally.counters())
@@ -355,10 +359,12 @@ ATOMIC = ("atom", "red")
 
 
 def shared_wavefronts(table: Ints, nbytes: int, kind: str) -> tuple[Ints, Ints]:
-    """The wavefronts and the passes of each warp, for accesses other than copies: (w, 32) addresses → (w,), (w,).
+    """Return the wavefronts and the passes of each warp, for accesses to shared memory other than copies: (w, 32)
+    addresses → (w,), (w,).
 
-    ``nbytes`` per lane is 1, 2, 4, 8 or 16, and addresses are multiples of it. ``kind`` is one of the kinds of
-    :class:`Observer`: ld, st, atom, red, ldmatrix or stmatrix. The number of bank conflicts is wavefronts - passes.
+    ``nbytes``, the bytes of each lane, is 1, 2, 4, 8 or 16, and every address is a multiple of ``nbytes``. ``kind`` is
+    one of the kinds of :class:`Observer`: ld, st, atom, red, ldmatrix or stmatrix. The number of bank conflicts is the
+    number of wavefronts minus the number of passes.
 
     >>> lanes = np.arange(32)[None, :]
     >>> [int(shared_wavefronts(s * 4 * lanes, 4, "ld")[0][0]) for s in (0, 1, 2, 32, 33)]
@@ -386,7 +392,8 @@ def shared_wavefronts(table: Ints, nbytes: int, kind: str) -> tuple[Ints, Ints]:
 
 
 def copy_wavefronts(sources: Ints, targets: Ints, nbytes: int) -> tuple[Ints, Ints]:
-    """The wavefronts and passes of copies from global to shared memory through L1: two tables (w, 32) → (w,), (w,).
+    """Return the wavefronts and passes of copies from global to shared memory through L1: two tables (w, 32) → (w,),
+    (w,).
 
     >>> lanes = np.arange(32)[None, :]
     >>> [int(copy_wavefronts(16 * lanes, step * lanes, 16)[0][0]) for step in (16, 128)]
@@ -453,7 +460,7 @@ _TO_HEADERS = r".*/(include|nvrtc-bundled-headers|cccl)/"
 
 @dataclass
 class _Example:
-    """The most expensive request examined of one instruction."""
+    """The most expensive request of one instruction, among the requests that were examined."""
 
     looked_at: int = 0
     cost: int = -1
@@ -462,7 +469,7 @@ class _Example:
 
 
 def least_sectors(table: Ints, nbytes: int) -> Ints:
-    """The fewest sectors into which the distinct bytes of each warp fit: (w, 32) addresses → (w,).
+    """Return the fewest sectors into which the distinct bytes that each warp accesses fit: (w, 32) addresses → (w,).
 
     >>> lanes = np.arange(32)
     >>> least_sectors(np.stack([4 * lanes, 4096 * lanes, 0 * lanes]), 4).tolist()
@@ -472,7 +479,7 @@ def least_sectors(table: Ints, nbytes: int) -> Ints:
 
 
 class Survey:
-    """Passes every cost on to ``counters``, and also records the least costs and the examples.
+    """An observer that passes every cost on to ``counters``, and also records the least costs and the examples.
 
     ``main`` is the kernel's own file. An access in a library's header is counted at the user's line that calls it.
     """
@@ -525,7 +532,7 @@ class Survey:
             example.lanes = tuple(None if at == IDLE else int(at) - example.origin for at in table[worst])
 
     def instructions(self) -> list[Access]:
-        """The accesses of each instruction, with their costs and an example."""
+        """Return the accesses of each instruction, with their costs and an example."""
         parts = []
         for key, tally in self.counters.tallies().items():
             if not tally.lanes:

@@ -1,5 +1,5 @@
-"""Checks what a caller passes to a kernel: grid and block, the blocks to run, and the arrays and numbers for its
-parameters."""
+"""Checks what a caller passes for a launch: grid and block, the blocks to run, and the arrays and numbers for the
+kernel's parameters."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MOST_BLOCKS = 1 << 26
 
 
 def dimensions(name: str, value: int | Sequence[int]) -> Dim:
-    """Check a grid or block; returns it as (x, y, z).
+    """Check the dimensions of a grid or block; returns them as (x, y, z).
 
-    Raises UsageError if it is not one to three positive numbers, or more than a GPU accepts.
+    Raises UsageError if the dimensions are not one to three positive numbers, or are more than a GPU accepts.
 
     >>> dimensions("grid", (4, 2))
     (4, 2, 1)
@@ -41,7 +41,8 @@ def dimensions(name: str, value: int | Sequence[int]) -> Dim:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """Check an option that must be a whole number. Raises UsageError if it is none, or too small."""
+    """Check an option that must be a whole number. Raises UsageError if the option is not a whole number, or is too
+    small."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise UsageError(f"{name} must be a whole number of at least {least}, given {value!r}")
     return int(value)
@@ -56,7 +57,7 @@ def check_positions(outputs: Any) -> None:
 
 
 def size_in_words(nbytes: int) -> str:
-    """A number of bytes as text, such as ``3 MiB`` or ``512 bytes``."""
+    """Return a number of bytes as text, such as ``3 MiB`` or ``512 bytes``."""
     return f"{nbytes >> 20:,} MiB" if nbytes >= 1 << 20 else f"{nbytes:,} bytes"
 
 
@@ -64,7 +65,8 @@ def size_in_words(nbytes: int) -> str:
 class SimulatedBlocks:
     """The blocks of a grid that are run, in order. Only whole clusters are run.
 
-    ``chosen`` has their numbers, in the order of ``threads.blocks_by_cluster``; None means all blocks.
+    ``chosen`` has the numbers of these blocks, in the order of ``threads.blocks_by_cluster``; None means all blocks of
+    the grid.
     """
 
     grid: Dim
@@ -103,13 +105,13 @@ class SimulatedBlocks:
         return self.total if self.chosen is None else int(self.chosen.size)
 
     def part(self, first: int, count: int) -> Ints:
-        """The indices in the grid of ``count`` blocks of the run, from block ``first`` of the run on."""
+        """Return the indices in the grid of ``count`` blocks of the run, beginning with block ``first`` of the run."""
         stop = min(first + count, self.count)
         numbers = np.arange(first, stop, dtype=np.int64) if self.chosen is None else self.chosen[first:stop]
         return blocks_by_cluster(numbers, self.grid, self.cluster)
 
     def at(self, ordinal: int) -> int:
-        """The index in the grid of one block of the run."""
+        """Return the index in the grid of one block of the run."""
         return int(self.part(ordinal, 1)[0])
 
 
@@ -137,8 +139,8 @@ def _is_number(dtype: np.dtype[Any]) -> bool:
 
 
 def checked_array(name: str, value: Array) -> Array:
-    """Convert an array to the form that a kernel sees: elements in C order. Raises OperandError for a dtype that no GPU
-    has."""
+    """Convert an array to the form that a kernel sees: elements in C order. Raises OperandError for an array of a dtype
+    that no GPU has."""
     if not all(_is_number(dtype) for dtype in _scalars(value.dtype)):
         raise OperandError(f"{name} is an array of {value.dtype}: give one of numbers that a GPU has")
     if not value.dtype.isnative:
@@ -151,7 +153,7 @@ def checked_array(name: str, value: Array) -> Array:
 def parameter_bytes(name: str, param: Variable, value: Any) -> bytes:
     """Convert a number, a structure or None (a null pointer) to the bytes of a kernel parameter.
 
-    Raises OperandError if the value is not of the parameter's type or does not fit.
+    Raises OperandError if the value is not of the parameter's type, or does not fit the parameter.
     """
     kind = f".{param.type}" + (f"[{param.size}]" if param.size != SIZES[param.type] else "")
     if value is None and is_pointer(param):
@@ -198,8 +200,8 @@ class Member:
 def number_member(name: str, value: Any) -> Member:
     """Make a member from a number or a structure of NumPy, from bytes, or from None for a null pointer.
 
-    Raises OperandError for any other value. Python's own numbers are refused because they do not say how many bits they
-    have.
+    Raises OperandError for a value that is no NumPy number, no NumPy structure, no bytes and not None. Numbers of
+    Python's own types are refused, because their types do not fix a number of bits.
     """
     if value is None:
         return Member(bytes(8), 8)
@@ -215,7 +217,7 @@ def number_member(name: str, value: Any) -> Member:
 
 
 def structure(members: Sequence[Member]) -> Member:
-    """Put members one after another, aligned as in a C++ structure.
+    """Join members to the bytes of a structure, aligned as in C++.
 
     >>> structure([Member(b"ab", 2), Member(b"cdef", 4)])
     Member(data=b'ab\\x00\\x00cdef', align=4)
@@ -229,11 +231,11 @@ def structure(members: Sequence[Member]) -> Member:
 def chosen_values(
     chosen: Mapping[str, Any], variables: Sequence[Variable], bytes_of: Callable[[str, Variable, Any], bytes]
 ) -> dict[str, bytes]:
-    """The bytes of the module's variables for which a value is ``chosen``, by their names in the PTX. ``chosen`` may
-    use the names of C++ or of the PTX. ``bytes_of`` converts a value that is no array. It takes the name for messages,
-    the variable and the value.
+    """Return the bytes of the module's variables for which a value is ``chosen``, by their names in the PTX. ``chosen``
+    may have the names of the variables in C++ or in the PTX. ``bytes_of`` converts a value that is no array.
+    ``bytes_of`` takes the name for messages, the variable and the value.
 
-    Raises UsageError for a name that no variable has, and OperandError for a value that does not fit.
+    Raises UsageError for a name that no variable has, and OperandError for a value that does not fit its variable.
     """
     known = {name: v for v in variables if not v.name.startswith("$") for name in (demangled(v.name), v.name)}
     found = {}

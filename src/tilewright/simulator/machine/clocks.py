@@ -1,30 +1,34 @@
-"""Decides whether two accesses are ordered. Each thread has a logical clock, and each warp knows up to which times it
-is ordered after other warps.
+"""Decides whether two memory accesses are ordered. Each thread has a logical clock. Each warp "knows" a time of every
+other warp: accesses of the other warp up to this time are ordered before the accesses of this warp.
 
-A stamp is one number with a thread and a time: ``(block + 1) << 36 | time << 10 | thread``. Blocks are numbered in the
-order in which they run. Time is a Lamport clock: whatever orders threads sets the clocks of all of them beyond the
-latest one. Of two accesses by different threads, the earlier one is ordered before the later one in these cases:
+A stamp, ``(block + 1) << 36 | time << 10 | thread``, is one number that encodes a thread and a time. Blocks are
+numbered in the order in which the simulator runs them. Time is a Lamport clock: a synchronisation of threads sets the
+clocks of these threads beyond the latest of their times. Of two accesses by different threads, the earlier one is
+ordered before the later one in these cases:
 
-- in the same warp: time has advanced between the accesses, at a warp-wide ``.sync`` or a barrier. Nothing else orders
-  the threads of a warp, because since Volta they need not run in step.
-- in the same block: the later warp knows the earlier one's time. It knows the time from a barrier of the whole block
-  (``floor``) or of some warps (``known``); or because the earlier warp ran a fence and then stored something
-  (``posted``), and the later one ran an atomic or volatile load after that.
-- in two blocks of a cluster: the later warp knows the earlier one's time, from a barrier of the cluster or a fence.
-- in any two blocks: the earlier block has since run a device-wide fence and then stored something
-  (``handed_over_until``), and the later block has run an atomic or volatile load. Correct kernels pass data from block
-  to block in this way.
+- the threads are in the same warp: time has advanced between the accesses, at a warp-wide ``.sync`` or a barrier.
+  Nothing else orders the threads of a warp, because since Volta they need not run in step.
+- the threads are in the same block: the warp of the later access knows the time of the earlier access. A warp learns
+  the times of other warps at a barrier of the whole block (``floor``) or of some warps (``known``). A warp also learns
+  times by an atomic or volatile load, if another warp ran a fence and then stored something before that load
+  (``posted``).
+- the threads are in two blocks of a cluster: the warp of the later access knows the time of the earlier access, from a
+  barrier of the cluster or a fence.
+- the threads are in any two blocks: after the earlier access, its block has run a device-wide fence and then stored
+  something (``handed_over_until``), and before the later access, the other block has run an atomic or volatile load.
+  Correct kernels pass data from block to block by such a fence, store and load.
 
-A warp's knowledge of other warps' times belongs to all of its lanes. But the thread that made an access must itself
-take part, after the access, in whatever orders the access before those of other threads. If it has passed no
-synchronisation and published nothing since, its access is ordered before no other (``unpublished``). So an elected lane
-that arrives for its warp, with no ``__syncwarp()`` before, is found.
+All lanes of a warp share what the warp knows of other warps' times. An access is ordered before accesses of other
+threads only if the thread that made the access has since passed a synchronisation or published something; otherwise the
+access is ``unpublished``. Therefore the simulator reports an elected lane that arrives at a barrier for its whole warp
+without a ``__syncwarp()`` before.
 
-Where these rules are coarser than those of the language, accesses count as ordered, so that no false race is reported.
+Where these rules are coarser than the memory model of PTX, accesses count as ordered, so that no false race is
+reported.
 
-Copies by the copy engine and operands of ``wgmma`` use the asynchronous proxy. It sees a plain write only after a later
-``fence.proxy.async``. ``visible`` has for each warp the time up to which its writes are visible to that proxy, because
-a thread that knew of them ran such a fence.
+Copies by the copy engine and operands of ``wgmma`` use the asynchronous proxy. The asynchronous proxy sees a plain
+write only after a later ``fence.proxy.async``. ``visible`` has for each warp the time up to which its writes are
+visible to the asynchronous proxy, because a thread that knew of these writes ran such a fence.
 """
 
 from __future__ import annotations
@@ -48,10 +52,10 @@ OBSERVED = 2  # the flag of a block that has run an atomic or a volatile load on
 class Clocks:
     """The clocks of a batch of blocks, each of ``threads`` threads.
 
-    For every block of the run, ``handed_over_until`` is the time up to which its accesses are ordered before those of
-    blocks that have observed others. ``has_observed_others`` is OBSERVED if the block has run an atomic or volatile
-    load on global memory. A row of times has one time for each warp of a cluster of ``together`` blocks: WARPS times
-    for each block, in order of rank.
+    For every block of the run, ``handed_over_until`` is the time up to which its accesses are ordered before the
+    accesses of blocks that have observed other blocks. ``has_observed_others`` is OBSERVED if the block has run an
+    atomic or volatile load on global memory. A row of times has one time for each warp of a cluster of ``together``
+    blocks, with WARPS times for each block in order of rank.
     """
 
     def __init__(
@@ -90,7 +94,7 @@ class Clocks:
         self.waited: tuple[Ints, Ints] | None = None
 
     def place(self, first: int) -> None:
-        """Reset the clocks for the blocks of the run from ``first`` on."""
+        """Reset the clocks for a batch of blocks that begins with block ``first`` of the run."""
         self.first, self.settled, self.known, self.posted, self.group = first, 0, None, None, None
         self.secured, self.ended, self.waited = None, None, None
         self.fenced.clear()
@@ -101,7 +105,7 @@ class Clocks:
     # ---- what orders threads
 
     def sync_warps(self, sel: Ints | None) -> None:
-        """Order lanes that passed a warp-wide synchronisation, each with the other lanes of its warp."""
+        """Order lanes that passed a warp-wide synchronisation: each lane with the other lanes of its warp."""
         self._rejoin(sel)
         if sel is None and self.threads % 32 == 0:
             rows = self.stamp.reshape(-1, 32)
@@ -115,7 +119,7 @@ class Clocks:
         self.stamp[active] = np.repeat(_after(latest), counts) | (stamps & _THREAD)
 
     def sync_groups(self, lanes: Ints, groups: Ints) -> None:
-        """Order lanes that passed a synchronisation, each with the lanes of its warp that have the same group
+        """Order lanes that passed a synchronisation: each lane with the lanes of its warp that have the same group
         number."""
         stamps, bit = self.stamp[lanes], np.int64(1) << (self.thread[lanes] & 31)
         if self.group is None:
@@ -134,7 +138,7 @@ class Clocks:
             self.group[slice(None) if lanes is None else lanes] = -1
 
     def sync_blocks(self, blocks: Ints | None) -> None:
-        """Order all threads of these blocks of the batch, which passed a barrier."""
+        """Order all threads of these blocks of the batch, because the threads of each block passed a barrier."""
         if self.group is not None:
             self.group.reshape(self.copies, self.threads)[slice(None) if blocks is None else blocks] = -1
         rows = self.stamp.reshape(self.copies, self.threads)
@@ -150,15 +154,15 @@ class Clocks:
             known[some] = known[some].max(axis=1, keepdims=True)
 
     def meet(self, lanes: Ints, arrived: Iterable[Ints]) -> None:
-        """Order some threads of a block that passed a barrier. ``arrived`` is the knowledge of threads that arrived
-        without waiting."""
+        """Order some threads of a block that passed a barrier. ``arrived`` are the times that are known to the threads
+        that arrived at the barrier without waiting."""
         known = np.maximum.reduce([self.knowledge(lanes), *arrived])
         self.advance(lanes)  # they have published what they did before
         self.learn(lanes, known)
 
     def knowledge(self, lanes: Ints) -> Ints:
-        """The times up to which these threads of a block are ordered after the warps of their cluster, including their
-        own: (columns,)."""
+        """Return the times that these threads of a block know of all warps of their cluster, including their own warps,
+        as an array (columns,)."""
         warps = np.unique(self.warp[lanes])
         row, own = np.zeros(self.columns, np.int64), self._columns_of(int(self.block[lanes[0]]))
         row[own] = self.floor[warps].max()
@@ -184,8 +188,8 @@ class Clocks:
         then[lanes] = self.stamp[lanes]
 
     def knowledge_of_clusters(self, lanes: Ints, fenced: bool = False) -> Ints:
-        """The ``knowledge`` of threads of any blocks, combined for each cluster: (clusters of the batch, columns). With
-        ``fenced``, it is only what they knew at their last cluster-wide fence."""
+        """Return the times that threads of any blocks know, combined for each cluster: (clusters of the batch,
+        columns). With ``fenced``, return only the times that the threads knew at their last cluster-wide fence."""
         rows = np.zeros((self.copies // self.together, self.columns), np.int64)
         if fenced:
             if self.secured is not None:
@@ -201,14 +205,14 @@ class Clocks:
         return rows
 
     def outlive(self, blocks: Ints, rows: Ints) -> None:
-        """Note that threads of these blocks of the batch know that the warps of their clusters have reached the times
+        """Record that threads of these blocks of the batch know that the warps of their clusters have reached the times
         in ``rows``: (blocks, columns)."""
         if self.ended is None:
             self.ended = np.zeros((self.copies, self.columns), np.int64)
         self.ended[blocks] = np.maximum(self.ended[blocks], rows)
 
     def known_at_exit(self) -> Ints:
-        """The times that, as each block knows at its end, the warps of its cluster have reached: (blocks of the batch,
+        """Return the times that each block at its end knows of the warps of its cluster: (blocks of the batch,
         columns)."""
         rows = np.zeros((self.copies, self.columns), np.int64) if self.ended is None else self.ended.copy()
         if self.known is not None:
@@ -216,7 +220,7 @@ class Clocks:
         return rows
 
     def times(self, lanes: Ints) -> Ints:
-        """The current times of these lanes."""
+        """Return the current times of these lanes."""
         return _time(self.stamp[lanes])
 
     def advance(self, lanes: Ints, least: int = 0) -> None:
@@ -227,8 +231,8 @@ class Clocks:
         self.stamp[lanes] = (stamps & ~_TIME) | time * TICK
 
     def fence(self, sel: Ints | None, wide: bool, near: bool = False) -> None:
-        """Note that these lanes ran a fence, device-wide if ``wide`` and cluster-wide if ``near``. The next store of
-        their block publishes what they know now."""
+        """Record that these lanes ran a fence, device-wide if ``wide`` and cluster-wide if ``near``. The next store of
+        the lanes' block publishes the times that the lanes know at the fence."""
         if self.posted is None:
             self.posted = np.zeros((self.copies, self.columns), np.int64)
         nothing = np.zeros(self.columns, np.int64)
@@ -243,8 +247,8 @@ class Clocks:
             self.advance(lanes)
 
     def secure(self, sel: Ints | None) -> None:
-        """Note that the next arrival of these lanes at a barrier of the cluster, even a relaxed one, publishes what
-        they know now."""
+        """Record that the next arrival of these lanes at a barrier of the cluster, even a relaxed arrival, publishes
+        the times that they know now."""
         for _, lanes in self._by_block(sel):
             self._secure(lanes, self.knowledge(lanes))
             self.advance(lanes)
@@ -260,22 +264,22 @@ class Clocks:
         self.secured[np.unique(self.warp[lanes])] = known
 
     def fence_proxy(self, sel: Ints | None) -> None:
-        """Note that these lanes ran ``fence.proxy.async``: what they wrote and what they know is now visible to the
-        asynchronous proxy."""
+        """Record that these lanes ran ``fence.proxy.async``: their own writes, and the writes up to the times that they
+        know, are now visible to the asynchronous proxy."""
         for block, lanes in self._by_block(sel):
             row = self.knowledge(lanes)
             np.maximum(self.visible[block], row[self._columns_of(block)], out=self.visible[block])
             self.advance(lanes)
 
     def invisible(self, then: Ints, lane: int) -> Bools:
-        """Which earlier plain writes by the block of ``lane`` the asynchronous proxy cannot see yet."""
+        """Return which earlier plain writes by the block of ``lane`` the asynchronous proxy cannot see yet."""
         mine = (then >= EPOCH) & (then // EPOCH == self.stamp[lane] // EPOCH)
         visible = self.visible[self.block[lane]]
         return np.asarray(mine & (_time(then) > visible[(then & _THREAD) >> 5]))
 
     def signal(self, sel: Ints | None) -> None:
-        """Note that these lanes store something, which publishes what was fenced before to their block, and after a
-        wider fence to the cluster or the grid."""
+        """Record that these lanes store something. The store publishes the times of earlier fences: to the block of the
+        lanes, and after a wider fence to the cluster or the grid."""
         if self.posted is not None and self.fenced:
             for block, _ in self._by_block(sel):
                 if block in self.fenced:
@@ -288,7 +292,8 @@ class Clocks:
                     self.handed_over_until[whole] = max(self.handed_over_until[whole], time)
 
     def look(self, sel: Ints | None) -> None:
-        """Note that these lanes read what others may have published: they learn what was posted in their block."""
+        """Record that these lanes run an atomic or volatile load: they learn the times that were published in their
+        block."""
         if self.posted is not None:
             for block, lanes in self._by_block(sel):
                 if self.posted[block].any():
@@ -302,8 +307,8 @@ class Clocks:
     # ---- what is not ordered
 
     def unordered(self, then: Ints, now: Ints) -> Bools:
-        """Which of the earlier accesses ``then`` (0: none) are by other threads and not ordered before the accesses
-        ``now``."""
+        """Return which of the earlier accesses, with the stamps ``then`` (0: no access), are by other threads and are
+        not ordered before the accesses with the stamps ``now``."""
         difference = (then ^ now) & ~_TIME
         maybe = (then >= EPOCH) & (difference != 0)
         maybe &= (difference >= EPOCH) | ((then & _TIME) > self.settled * TICK)
@@ -312,8 +317,8 @@ class Clocks:
         return maybe
 
     def recent(self, then: Ints, now: Ints) -> Bools:
-        """Which earlier accesses may still race: those of other blocks, and those made since all blocks last passed a
-        barrier."""
+        """Return which earlier accesses may still race: the accesses of other blocks, and those made since all blocks
+        last passed a barrier."""
         return (then >= EPOCH) & (((then ^ now) >= EPOCH) | ((then & _TIME) > self.settled * TICK))
 
     def _unordered(self, then: Ints, now: Ints) -> Bools:
@@ -321,8 +326,9 @@ class Clocks:
         return late if late.all() else late | self.unpublished(then)
 
     def lacks_only_warp_sync(self, then: int, now: int) -> bool:
-        """Whether only a synchronisation of the earlier access's warp is missing: another thread of that warp has
-        published what orders the access ``then`` before ``now``, but the thread that made it took no part."""
+        """Return whether the access ``then`` is unordered before ``now`` only because its warp did not synchronise:
+        another thread of the same warp has published the time of ``then``, but the thread that made the access has
+        not."""
         earlier, later = np.array([then]), np.array([now])
         return bool(other_warp(earlier, later)[0]) and not self._later_than_known(earlier, later)[0]
 
@@ -346,8 +352,9 @@ class Clocks:
         return np.asarray((_time(then) > bound) & ~handed_over)
 
     def unpublished(self, then: Ints) -> Bools:
-        """Which accesses are by threads of the batch that have published nothing since. Nothing can order such an
-        access before what other threads do."""
+        """Return which accesses are by threads of the batch that have published nothing since the access. If a thread
+        has published nothing since an access, no synchronisation of other threads orders this access before their
+        accesses."""
         # A stamp of an earlier batch is less than those of this one; the latest time never advances.
         lane = np.maximum(((then >> _EPOCH_BITS) - (1 + self.first)) * self.threads + (then & _THREAD), 0)
         first = self.stamp[lane]
@@ -357,12 +364,13 @@ class Clocks:
 
 
 def stamped_by(stamp: int) -> tuple[int, int]:
-    """The block of the run and the thread of a stamp."""
+    """Return the block of the run and the thread that a stamp encodes."""
     return stamp // int(EPOCH) - 1, stamp & int(_THREAD)
 
 
 def thread_of(stamp: Ints | int) -> Ints:
-    """Stamps without their times; two are equal if they are of the same thread of the same block."""
+    """Remove the times from stamps. Two results of ``thread_of`` are equal if the stamps are of the same thread of the
+    same block."""
     return np.asarray(stamp & ~_TIME)
 
 

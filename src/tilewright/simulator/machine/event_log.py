@@ -1,13 +1,14 @@
-"""Records the events at mbarriers in a run: those of one cluster of blocks in their order, and the rounds of copies of
+"""Records what happens at mbarriers in a run: all events of one cluster of blocks in order, and the rounds of copies of
 all blocks.
 
-The pictures of a pipeline are made from a log of events. Events are recorded only if the options of a run ask for a
-log, and only for the first cluster of blocks. ``simulator.microscope`` makes the data of the pictures from the log.
+The pictures of a kernel's pipeline are drawn from a log of events. Events are recorded only if the options of a run ask
+for a log, and only for the first cluster of blocks. ``simulator.microscope`` makes the data of the pictures from the
+log.
 
-Rounds show how often a block waits for memory, and with how many bytes under way. A round ends when no thread of any
-block can continue until bytes arrive; then all copies that are under way arrive. So the bytes of a round are what a
-block has under way at once, and each round costs a kernel the latency of memory once. For example, if a ring has four
-stages and consumers hold one of them, its rounds have three stages.
+The rounds of copies show how often a block waits for memory, and how many bytes are under way meanwhile. A round ends
+when no thread of any block can continue until bytes arrive; then all copies that are under way arrive. So the bytes of
+a round are the bytes that a block has under way at once, and each round costs a kernel the latency of memory once. For
+example, if a ring buffer has four stages and the consumers hold one of them, each round copies three stages.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MOST_EVENTS = 4096
 
 
 class LoggedBarrier(Protocol):
-    """The state of an mbarrier that is recorded; see ``mbarriers.Mbarrier``."""
+    """The state of an mbarrier that the log records; see ``mbarriers.Mbarrier``."""
 
     region: Region
     offset: int
@@ -43,12 +44,12 @@ class LoggedBarrier(Protocol):
 
 
 class LoggedEvent(NamedTuple):
-    """An event. ``warps`` has for each warp a bit for each lane that takes part; ``pending``, ``bytes`` and ``phase``
-    are the barrier's state after the event.
+    """An event. ``warps`` has a mask for each warp, with a bit for each lane that takes part. ``pending``, ``bytes``
+    and ``phase`` are the barrier's state after the event.
 
-    ``what`` is one of the kinds of ``records.pipeline.BarrierEvent``, or "copy" (a copy was requested), "product",
-    "meet" (these warps passed a barrier of the block) or "stuck" (a wait that never ends). ``copy`` is the number of a
-    copy. ``barrier`` is -1 for an event at no mbarrier.
+    ``what`` is one of the kinds of ``records.pipeline.BarrierEvent``, or "copy" (a copy was requested), "product" (a
+    product was issued), "meet" (these warps passed a barrier of the block) or "stuck" (a wait that never ends).
+    ``copy`` is the number of a copy. ``barrier`` is -1 for an event at no mbarrier.
     """
 
     what: str
@@ -64,7 +65,7 @@ class LoggedEvent(NamedTuple):
 
 @dataclass
 class LoggedTile:
-    """The first rows of the first box that an instruction copied, and the chunks of the box that a product read
+    """The first rows of the first box that an instruction copied, and the chunks of this box that a product read
     first."""
 
     ins: Instruction
@@ -81,7 +82,7 @@ class LoggedTile:
 
 
 class EventLog:
-    """The log of a run. It records the ``blocks`` blocks of the first cluster."""
+    """The log of a run. ``EventLog`` records the ``blocks`` blocks of the first cluster."""
 
     def __init__(self) -> None:
         self.events: list[LoggedEvent] = []
@@ -95,7 +96,7 @@ class EventLog:
         self._threads: Threads | None = None
 
     def start(self, threads: Threads) -> None:
-        """Begin to record the first cluster of blocks of these threads."""
+        """Start to record the events of the first cluster of blocks of these threads."""
         self._threads, self.blocks = threads, threads.cluster.size
         self.block = f"block {threads.place(0)[0]}"
         self.warps_of_block = -(-threads.threads // 32)
@@ -105,8 +106,7 @@ class EventLog:
     def at(
         self, what: str, ins: Instruction, barrier: LoggedBarrier, lanes: Ints, amount: int = 0, copy: int = 0
     ) -> None:
-        """Record an event of these lanes at a barrier; the recorded state of the barrier is the state after the
-        event."""
+        """Record an event of these lanes at a barrier, with the state of the barrier after the event."""
         if barrier.block < self.blocks:
             if barrier.offset not in self.names:
                 self.names[barrier.offset] = _name(barrier)
@@ -116,8 +116,8 @@ class EventLog:
     def arrive(
         self, ins: Instruction, barrier: LoggedBarrier, lanes: Ints, count: int, before: tuple[int, int]
     ) -> None:
-        """Record arrivals of lanes, separately for each warp if each lane arrives once. Before these arrivals the
-        barrier lacked ``before[0]`` arrivals of phase ``before[1]``."""
+        """Record arrivals of lanes, separately for each warp if each lane arrives once. ``before`` is the state before
+        these arrivals: the number of pending arrivals, and the phase."""
         if barrier.block >= self.blocks:
             return
         last = self.events[-1] if self.events else None
@@ -141,19 +141,19 @@ class EventLog:
             self._add(LoggedEvent(what, warps, ins))
 
     def next_copy(self) -> int:
-        """Count a new copy; returns its number."""
+        """Count a new copy; returns the number of this copy."""
         self.copies += 1
         return self.copies
 
     def box(self, ins: Instruction, box: int, swizzle: int, row_bytes: int, cells: Ints) -> None:
-        """Record where an instruction writes its first box. ``cells`` are (rows, chunks) byte positions in the block's
-        shared memory."""
+        """Record where an instruction writes its first box. ``cells`` are the positions of chunks in the block's shared
+        memory, in bytes: (rows, chunks)."""
         if all(tile.ins is not ins for tile in self.tiles):
             self.tiles.append(LoggedTile(ins, box, swizzle, row_bytes, cells))
 
     def operand(self, ins: Instruction, side: str, mode: int, places: Ints, boxes: Ints, numbers: Ints) -> None:
         """Record the eight chunks that a product reads as one group, with the box of each chunk and the chunk's number
-        in that box. Only the first group that begins in the shown part of a box is recorded."""
+        in that box. Only the first group that begins in the recorded part of a box is recorded."""
         for tile in self.tiles:
             if tile.reader is None and int(boxes[0]) == tile.box:
                 row, column = divmod(int(numbers[0]), max(1, tile.row_bytes // 16))
@@ -162,7 +162,7 @@ class EventLog:
                     tile.reads, tile.row, tile.column = places, row, column
 
     def warp_of(self, lanes: Ints) -> Ints:
-        """The numbers of the lanes' warps, counted over all blocks that run together."""
+        """Return the numbers of the lanes' warps, counted over all blocks that run together."""
         assert self._threads is not None
         return np.asarray(self._threads.base_warp[lanes])
 
@@ -204,8 +204,8 @@ def _name(barrier: LoggedBarrier) -> str:
 
 
 def first_rows(chunks: Ints, across: int, rows: int, most_rows: int, most: int) -> Ints:
-    """The positions of the first chunks of the first rows of a box, (rows, chunks), from the positions of all its
-    chunks in order.
+    """Return the positions of the first chunks of the first rows of a box, (rows, chunks), from the positions of all
+    chunks of the box in order.
 
     >>> first_rows(np.arange(0, 96, 16), 3, 2, 8, 2).tolist()
     [[0, 16], [48, 64]]
@@ -218,11 +218,12 @@ def first_rows(chunks: Ints, across: int, rows: int, most_rows: int, most: int) 
 
 @dataclass(frozen=True)
 class BlockRounds:
-    """The rounds of copies of the blocks that copied.
+    """A summary of the rounds of copies, over the blocks that copied.
 
-    The figures are for an average block: ``rounds``; ``phases``, the phases of mbarriers that copies completed;
-    ``first``, the bytes of its first round; ``under_way``, the typical bytes of later rounds (of the first if there is
-    no other); and ``bytes``, the bytes of all rounds. ``most`` is the largest number of bytes of any block.
+    The figures of an average block are ``rounds``, the number of its rounds; ``phases``, the phases of mbarriers that
+    copies completed; ``first``, the bytes of its first round; ``under_way``, the typical bytes of a later round (or of
+    the first if there is no later one); and ``bytes``, the bytes of all rounds. ``most`` is the number of bytes of the
+    block that copied most.
     """
 
     blocks: int = 0
@@ -242,7 +243,7 @@ class CopyRounds:
         self._phases: Counter[int] = Counter()
 
     def add(self, coming: Iterable[tuple[int, int, int]]) -> None:
-        """Add one round, given as block, position of the mbarrier and bytes of each copy.
+        """Add one round of copies; each copy is given as its block, the position of its mbarrier and its bytes.
 
         >>> rounds = CopyRounds()
         >>> for stages in ((0, 1, 2, 3), (0, 1, 2), (3, 0, 1), (2,)):
@@ -261,7 +262,7 @@ class CopyRounds:
         self._phases.update(block for block, _ in places)
 
     def of_blocks(self) -> BlockRounds:
-        """The rounds of the blocks that have run."""
+        """Return a summary of the rounds of the blocks that have run."""
         found = list(self._bytes.values())
         if not found:
             return BlockRounds()

@@ -1,8 +1,9 @@
-"""The lanes of a batch of blocks: threads with registers, clocks and memory. This module also converts operands to
-arrays.
+"""The lanes of a batch of blocks: threads with registers, clocks and memory. ``Lanes`` also converts operands of
+instructions to arrays.
 
 A lane is a thread. Every register is one array over all lanes of the batch, stored as raw bits. An instruction reads
-and writes it through a view of the type with which it works; the view is made once, when the instruction is decoded.
+and writes a register through a view of the instruction's own type; the view is made once, when the instruction is
+decoded.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Lanes(Threads):
         self.warpgroups = Warpgroups(self, self.clocks, self.reports, launch.program.code)
 
     def use_tensor_memory(self) -> TensorMemory:
-        """The tensor memory of the batch. The first instruction that uses it creates it."""
+        """Return the tensor memory of the batch. The first instruction that uses tensor memory creates it."""
         if self.tensor_memory is None:
             self.tensor_memory = TensorMemory(self, self.clocks, self.reports, self.mbarriers)
         return self.tensor_memory
@@ -84,7 +85,7 @@ class Lanes(Threads):
         return space
 
     def start(self, first: int, grid_blocks: Ints) -> None:
-        """Start the kernel on these blocks of the grid; they are the blocks of the run from ``first`` on."""
+        """Start the kernel on these blocks of the grid, the first of which is block ``first`` of the run."""
         self.move_to(first, grid_blocks)
         self.clocks.place(first)
         for register in self.registers.values():
@@ -136,7 +137,7 @@ class Lanes(Threads):
     # ---- operands
 
     def register(self, name: str, ins: Instruction) -> Array:
-        """The bits of a register over all lanes. Raises UsageError for a register that is not declared."""
+        """Return the bits of a register over all lanes. Raises UsageError for a register that is not declared."""
         found = self.registers.get(name)
         if found is None or found.ndim > 1:
             kind = self.program.registers.get(name)
@@ -149,7 +150,8 @@ class Lanes(Threads):
         return found
 
     def wide_register(self, name: str, ins: Instruction) -> Array:
-        """The bits of a 128-bit register: (lanes, 2). Raises UsageError for any other operand."""
+        """Return the bits of a 128-bit register: (lanes, 2). Raises UsageError for any other operand than such a
+        register."""
         if self.program.registers.get(name) != "b128":
             raise UsageError(f"{ins.place()}: {name!r} is no register of 128 bits in {ins.text}")
         return self.registers.setdefault(name, np.zeros((self.size, 2), np.uint64))
@@ -159,11 +161,11 @@ class Lanes(Threads):
         return self.register(name, ins).dtype.itemsize
 
     def is_register(self, operand: str) -> bool:
-        """Whether an operand is a register. Special registers, numbers and variables are not."""
+        """Whether an operand is a register. Special registers, numbers and variables do not count as registers."""
         return operand in self.program.registers
 
     def source(self, operand: str, kind: str, ins: Instruction) -> Array:
-        """An operand, read as type ``kind``: a view of a register, or a 0-d array of a constant."""
+        """Return the value of an operand, read as type ``kind``: a view of a register, or a 0-d array of a constant."""
         dtype = DTYPES[kind]
         if self.is_register(operand):
             register = self.register(operand, ins)
@@ -184,7 +186,7 @@ class Lanes(Threads):
         return self.constant(operand, kind, ins)
 
     def constant(self, operand: str, kind: str, ins: Instruction) -> Array:
-        """A number, or the address of a variable, as a 0-d array."""
+        """Return a number, or the address of a variable, as a 0-d array."""
         dtype = DTYPES[kind]
         value = immediate(operand, dtype)
         if value is None:
@@ -199,7 +201,7 @@ class Lanes(Threads):
         return value
 
     def address_of(self, name: str, ins: Instruction) -> int:
-        """The address of a variable, in the variable's own space."""
+        """Return the address of a variable, in the memory space of the variable."""
         if name in self.launch.global_addresses:
             return self.launch.global_addresses[name]
         for space in self.windows.values():
@@ -210,8 +212,8 @@ class Lanes(Threads):
     # ---- clocks
 
     def sync_warp(self, sel: Ints | None, groups: Ints | None = None) -> None:
-        """Order lanes that passed a warp-wide synchronisation, each with its warp, or with the lanes of the same
-        group."""
+        """Order lanes that passed a warp-wide synchronisation: each lane with the lanes of its warp, or with the lanes
+        of the same group."""
         if groups is None:
             self.clocks.sync_warps(sel)
         else:

@@ -1,7 +1,7 @@
-"""Prepares a simulated launch: checks its arguments, allocates its memory, and compares the memory that it needs with
-the limit.
+"""Prepares a simulated launch: checks the launch's arguments, allocates its memory, and compares the memory that it
+needs with the limit.
 
-``simulator.run.simulate`` uses it; ``machine.lanes`` takes the memory from here.
+``simulator.run.simulate`` uses this module, and ``machine.lanes`` uses the memory that it allocates.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ LEAST_USED_PART_OF_A_PAGE = 16
 
 
 class SimulatedLaunch:
-    """A kernel and its grid, with its memory. Each array argument and global variable has a number, its slot; the upper
-    bits of a simulated address hold the slot."""
+    """A kernel and its grid, with its memory. Each array argument and each global variable has a number, its slot; the
+    upper bits of a simulated address are the slot."""
 
     def __init__(self, program: Program, grid: Dim, block: Dim, args: Sequence[Any], options: RunOptions) -> None:
         """Take the arguments, lay out memory, and give shadows to memory that may be written.
@@ -273,10 +273,10 @@ class SimulatedLaunch:
     # ---- size
 
     def blocks_per_batch(self) -> int:
-        """The number of blocks in a batch, in whole clusters: those of about LANES lanes, or of RESIDENT lanes if
-        blocks may wait for one another; fewer if memory is short.
+        """Return the number of blocks in a batch, in whole clusters. A batch has about LANES lanes, or RESIDENT lanes
+        if blocks may wait for one another; a batch has fewer lanes if memory is short.
 
-        Raises UsageError if not even one cluster fits ``max_bytes``.
+        Raises UsageError if the memory for one cluster already exceeds ``max_bytes``.
         """
         shadow = 1 + CELL_BYTES // self.grain
         sizes = {name: sum(v.size for v in spans) for name, spans in self.layout_by_space.items()}
@@ -310,8 +310,8 @@ class SimulatedLaunch:
         return any(first <= poll <= last for first, last in loops for poll in polls)
 
     def text_of_blocks_not_run(self, last: int) -> str:
-        """A text that is added to findings about blocks that wait for ever; it says that blocks which have not run may
-        be the cause. ``last`` is the last block of the run that has begun."""
+        """Return a text that is added to findings about blocks that wait for ever: it says that blocks which have not
+        run may be the cause. ``last`` is the last block of the run that has begun."""
         left = self.blocks.count - last - 1
         if self.blocks.count < self.blocks.total:
             return f" (only {self.blocks.count:,} of {self.blocks.total:,} blocks are run)"
@@ -320,7 +320,7 @@ class SimulatedLaunch:
     # ---- results
 
     def report_unwritten(self) -> None:
-        """Report outputs of which the kernel did not write every element."""
+        """Report output arrays in which the kernel left elements unwritten."""
         for slot in [slot for output in self.options.outputs for slot in self.argument_slots[output]]:
             region = self.regions[slot]
             assert region.shadow is not None
@@ -335,7 +335,7 @@ class SimulatedLaunch:
                 self.findings.add(UNWRITTEN_OUTPUT, None, (0, 0, 0), (0, 0, 0), region.base + first, text)
 
     def result(self, index: int, value: Any) -> Array | list[Array] | None:
-        """An array argument, or a list of them, after the run. None for other arguments."""
+        """Return the contents of an array argument after the run, or of a list of arrays. None for other arguments."""
         if index not in self.argument_slots:
             return None
         return self._after_run(value, iter(self.argument_slots[index]))

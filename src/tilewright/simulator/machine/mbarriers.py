@@ -1,14 +1,14 @@
-"""The mbarriers of a batch of blocks: their arrivals, bytes and phases, and what a thread that waits learns (PTX ISA
-9.7.13.15).
+"""The mbarriers of a batch of blocks: their arrivals, bytes and phases, and which accesses are ordered before a thread
+that waits (PTX ISA 9.7.13.15).
 
-A phase completes when no arrival is pending and as many bytes have arrived as were expected. The state is one 64-bit
-word in shared memory, as on hardware. PTX does not say what its bits mean on hardware. In addition, the simulator
-stores what hardware does not: what the threads that arrived know, the copies of each phase, and the phases for which
-warps waited.
+A phase of an mbarrier completes when no arrival is pending and as many bytes have arrived as were expected. The state
+of an mbarrier is one 64-bit word in shared memory, as on hardware. PTX does not say what the bits of that word mean on
+hardware. In addition to that word, the simulator stores the logical times that the threads that arrived know, the
+copies of each phase, and the phases for which warps waited.
 
-An arrival publishes what its threads know (see ``clocks``). A wait for a phase learns what the arrivals of this phase
-and of earlier ones published. The bytes of a copy count as written by the first thread that has waited for the copy's
-phase.
+An arrival publishes the logical times that its threads know (see ``clocks``). A thread that has waited for a phase
+knows the times that the arrivals of this phase and of earlier phases published. The bytes of a copy count as written by
+the first thread whose wait for the copy's phase has ended.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ PENDING, BYTES, PARITY = 20, 40, 61
 
 
 class Pending(Protocol):
-    """A copy that belongs to a phase of a barrier."""
+    """A copy whose bytes belong to a phase of a barrier."""
 
     def finish(self, stamp: int) -> None:
-        """Count the bytes as written by the thread with this stamp."""
+        """Count the bytes of the copy as written by the thread with this stamp."""
         ...
 
 
@@ -74,20 +74,21 @@ class Mbarrier:
     repeated: dict[int, tuple[Instruction, int]] = field(default_factory=dict)
 
     def word(self) -> int:
-        """The state as one 64-bit word."""
+        """The state of the barrier as one 64-bit word."""
         left = (self.bytes & ((1 << 21) - 1)) << BYTES
         return self.count | self.pending << PENDING | left | (self.phase & 1) << PARITY
 
     def store(self) -> None:
-        """Write the state to shared memory."""
+        """Write the state of the barrier to its word in shared memory."""
         self.region.view(np.dtype(np.uint64))[self.offset >> 3] = self.word()
 
     def intact(self) -> bool:
-        """Whether the word in shared memory is the one that was stored last."""
+        """Whether the barrier's word in shared memory is still the one that ``store`` wrote last."""
         return int(self.region.view(np.dtype(np.uint64))[self.offset >> 3]) == self.word()
 
     def passed(self, parity: int) -> bool:
-        """Whether a wait for the phase of this parity returns. It does if the current phase has the other parity."""
+        """Whether a wait for the phase of this parity returns. A wait returns if the parity of the barrier's current
+        phase differs from the parity for which the wait asks."""
         return self.phase & 1 != parity
 
 
@@ -109,7 +110,7 @@ class Mbarriers:
     # ---- finding and making
 
     def words(self, barrier: Mbarrier) -> str:
-        """A barrier as text for messages."""
+        """Return the name of a barrier for messages."""
         return f"the barrier at {barrier.region.words(barrier.offset - barrier.block * self.stride)}"
 
     def report(self, kind: str, ins: Instruction, lanes: Ints, text: str, grade: str = SURE) -> None:
@@ -117,8 +118,8 @@ class Mbarriers:
         self.reports.report(kind, ins, lanes, np.ones(1, bool), None, f"{text}: {ins.text}", grade)
 
     def find(self, ins: Instruction, region: Region, offset: int, lanes: Ints) -> Mbarrier | None:
-        """The barrier at an offset. If none was initialised there, or it was overwritten, reports a finding and returns
-        None."""
+        """Return the barrier at an offset. If no barrier was initialised there, or if the barrier was overwritten,
+        reports a finding and returns None."""
         barrier = self.at.get(offset)
         if barrier is not None and barrier.intact():
             return barrier
@@ -153,7 +154,7 @@ class Mbarriers:
             self.log.at("init", ins, self.at[offset], lanes, count)
 
     def invalidate(self, ins: Instruction, barrier: Mbarrier, lanes: Ints) -> None:
-        """Execute ``mbarrier.inval``: the barrier no longer exists."""
+        """Execute ``mbarrier.inval``: remove the barrier."""
         coming = sum(count for _, to, count, *_ in self.coming if to is barrier)
         if coming or barrier.bytes > 0:
             left = f"{max(coming, barrier.bytes):,} bytes have yet to arrive at it"
@@ -162,8 +163,8 @@ class Mbarriers:
         barrier.region.view(np.dtype(np.uint64))[barrier.offset >> 3] = 0
 
     def fence(self, sel: Ints | None) -> None:
-        """Execute ``fence.mbarrier_init`` by these lanes: the barriers that they initialised become visible to the copy
-        engine."""
+        """Execute ``fence.mbarrier_init`` by these lanes: the barriers that these lanes initialised become visible to
+        the copy engine."""
         stamps = self.clocks.stamp if sel is None else self.clocks.stamp[sel]
         mine = set(thread_of(stamps).tolist())
         self.clocks.secure(sel)
@@ -171,7 +172,7 @@ class Mbarriers:
             barrier.fenced |= int(thread_of(barrier.stamp)) in mine
 
     def check_visible(self, ins: Instruction, barrier: Mbarrier, lane: int) -> None:
-        """Report a barrier that a lane gives to the copy engine, if the copy engine cannot see its initialisation
+        """Report a barrier that a lane passes to the copy engine, if the copy engine cannot see its initialisation
         yet."""
         if not barrier.fenced and self.clocks.invisible(np.array([barrier.stamp]), lane)[0]:
             text = f"names {self.words(barrier)} to the copy engine, which cannot see its initialisation at "
@@ -181,7 +182,7 @@ class Mbarriers:
     # ---- arrivals and bytes
 
     def arrive(self, ins: Instruction, barrier: Mbarrier, lanes: Ints, count: int, release: bool = True) -> None:
-        """Count ``count`` arrivals by these lanes, which are of one cluster."""
+        """Count ``count`` arrivals by these lanes, which are all in one cluster."""
         if count > barrier.pending:
             have = f"{count} arrivals where phase {barrier.phase} needs {barrier.pending} more of its {barrier.count}"
             self.report(BARRIER_MISUSE, ins, lanes, f"{have}, at {self.words(barrier)}")
@@ -205,7 +206,7 @@ class Mbarriers:
         self.clocks.advance(lanes)
 
     def expect(self, ins: Instruction, barrier: Mbarrier, count: int, lanes: Ints) -> None:
-        """Let the current phase wait for ``count`` more bytes."""
+        """Increase the number of bytes that the current phase expects by ``count``."""
         barrier.bytes += count
         barrier.expected += count
         barrier.expects = ins
@@ -220,8 +221,9 @@ class Mbarriers:
     def await_copy(
         self, ins: Instruction, barrier: Mbarrier, count: int, copies: Sequence[Pending], lane: int | None = None
     ) -> None:
-        """Note that a lane copies ``count`` bytes. They arrive as late as possible, when no thread can run any more. A
-        thread that waits for these bytes knows afterwards that the lane has reached its current time."""
+        """Record that a lane copies ``count`` bytes. The bytes arrive as late as possible, when no thread can run any
+        more. A thread that has waited for these bytes knows that the lane has reached the time at which it issued the
+        copy."""
         if lane is not None:
             row = np.zeros(self.clocks.columns, np.int64)
             row[self.clocks.column[lane]] = self.clocks.times(np.array([lane]))[0]
@@ -233,7 +235,7 @@ class Mbarriers:
         self.coming.append((ins, barrier, count, copies, by, number))
 
     def deliver(self) -> bool:
-        """Let all bytes that are under way arrive; returns whether there were any."""
+        """Let all bytes that are under way arrive; returns whether any bytes were under way."""
         coming, self.coming = self.coming, []
         self.rounds.add((int(self.threads.blocks[to.block]), to.offset, count) for _, to, count, _, _, _ in coming)
         for ins, barrier, count, copies, by, number in coming:
@@ -243,8 +245,8 @@ class Mbarriers:
         return bool(coming)
 
     def receive(self, ins: Instruction, barrier: Mbarrier, count: int, by: Ints, number: int = 0) -> None:
-        """Count ``count`` bytes that have arrived. The lanes ``by`` stored them, or the copy with this number in the
-        log copied them."""
+        """Count ``count`` bytes that have arrived. The bytes were stored by the lanes ``by``, or were copied by the
+        copy that has this ``number`` in the log."""
         barrier.bytes -= count
         barrier.received += count
         barrier.brings = ins
@@ -253,7 +255,7 @@ class Mbarriers:
             self.log.at("bytes", ins, barrier, by, count, number)
 
     def bring(self, ins: Instruction, barrier: Mbarrier, lanes: Ints, count: int) -> None:
-        """Count ``count`` bytes that these lanes stored; a thread that waits for the phase sees the stores."""
+        """Count ``count`` bytes that these lanes stored; a thread that has waited for the phase sees the stores."""
         self._publish(barrier, lanes)
         self.receive(ins, barrier, count, lanes)
 
@@ -297,13 +299,14 @@ class Mbarriers:
     # ---- what may be the cause of a finding
 
     def report_waits(self, barrier: Mbarrier) -> None:
-        """Report waits at a barrier that returned without a new phase, because they may be the cause of a finding."""
+        """Report waits at a barrier that returned although no new phase had completed, because such waits may be the
+        cause of a finding."""
         for warp in [warp for warp, phase in barrier.waited.items() if phase >= 0]:
             self.report_repeated(barrier, warp)
 
     def report_waits_of(self, lane: int) -> None:
-        """Report waits of a lane's warp, at any barrier, that returned without a new phase. One such wait at the start
-        is correct and is not reported."""
+        """Report waits of a lane's warp, at any barrier, that returned although no new phase had completed. A warp may
+        wait in this way once before the first phase has completed, and this wait is not reported."""
         block, warp = int(self.threads.of_block[lane]), int(self.threads.tid[lane]) // 32
         for barrier in self.at.values():
             if barrier.block == block and warp in barrier.repeated:
@@ -312,8 +315,8 @@ class Mbarriers:
                     self.report_repeated(barrier, warp)
 
     def report_repeated(self, barrier: Mbarrier, warp: int) -> bool:
-        """Report that a wait of a warp returned at once, without a new phase of the barrier; returns whether there was
-        such a wait."""
+        """Report that a wait of a warp returned at once, although no new phase of the barrier had completed; returns
+        whether there was such a wait."""
         if warp not in barrier.repeated:
             return False
         ins, _ = barrier.repeated[warp]
@@ -327,7 +330,7 @@ class Mbarriers:
         return True
 
     def report_bytes(self, barrier: Mbarrier) -> None:
-        """Report a barrier at which another number of bytes arrived than was expected."""
+        """Report a barrier at which the number of bytes that arrived differs from the number that was expected."""
         if not barrier.bytes or (barrier.pending and barrier.bytes > 0):
             return
         lane = np.array([barrier.block * self.threads.threads])
@@ -339,7 +342,8 @@ class Mbarriers:
         self.report(BYTE_COUNT, ins, lane, text)
 
     def report_left(self) -> None:
-        """At the end of blocks, report barriers at which another number of bytes arrived than was expected."""
+        """Report, at the end of blocks, barriers at which the number of bytes that arrived differs from the number that
+        was expected."""
         for barrier in self.at.values():
             if barrier.intact():
                 self.report_bytes(barrier)
@@ -352,8 +356,8 @@ EndlessWait: TypeAlias = tuple[Instruction, Ints, Ints, Ints]
 
 
 def report_endless(mbarriers: Mbarriers, waits: Sequence[EndlessWait], others: int) -> None:
-    """Report waits that never end. ``others`` is the number of threads that meanwhile wait at barriers of their
-    blocks."""
+    """Report waits that never end. ``others`` is the number of threads that wait at barriers of their blocks at the
+    same time."""
     of_block, blocks = mbarriers.threads.of_block, set()
     for wait in waits if mbarriers.log is not None else ():
         note_waiting(mbarriers, "stuck", wait)
@@ -375,7 +379,7 @@ def report_endless(mbarriers: Mbarriers, waits: Sequence[EndlessWait], others: i
 
 
 def note_waiting(mbarriers: Mbarriers, what: str, wait: EndlessWait) -> None:
-    """Record in the log that lanes wait, each at its barrier; ``what`` says whether the waits end."""
+    """Record in the event log that lanes wait, each at its barrier; ``what`` says whether the waits end."""
     ins, lanes, offsets, parities = wait
     assert mbarriers.log is not None
     for offset in np.unique(offsets).tolist():

@@ -2,7 +2,8 @@
 
 Addresses are 64-bit. Every array argument and every ``.global`` variable has its own range of 64 GiB, so that an index
 beyond the end of one operand does not reach another operand unnoticed. An array is used in place until the kernel
-writes to it. ``spaces`` converts the addresses of the other memory spaces to offsets of their regions.
+writes to it. The module ``spaces`` converts the addresses of the other memory spaces to offsets in the regions of these
+spaces.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ SLOT = 36  # bits: 64 GiB per global operand
 
 
 class Sized(NamedTuple):
-    """One variable, or several that share their memory (extern shared arrays): names, size in bytes, and alignment."""
+    """One variable, or several variables that share their memory (extern shared arrays): names, size in bytes, and
+    alignment."""
 
     names: tuple[str, ...]
     size: int
@@ -40,7 +42,7 @@ class AddressRange(NamedTuple):
 
 
 def nearest(spans: list[AddressRange], address: int) -> AddressRange:
-    """The variable that is nearest to an address."""
+    """Return the variable that is nearest to an address."""
     return min(spans, key=lambda s: min(abs(address - s.first), abs(address - s.end + 1)))
 
 
@@ -48,10 +50,11 @@ def nearest(spans: list[AddressRange], address: int) -> AddressRange:
 class Region:
     """A range of bytes with its shadow: an operand, or the shared memory of all blocks of a batch.
 
-    ``borrowed`` says that the bytes are the caller's own array, which must not be written; the first write copies them.
-    ``dtype`` and ``shape`` are set if the region is an array. Some regions have a copy of the variables for each block
-    or thread. Then ``spans`` are the ranges of the variables in one copy, ``starts`` has the offset at which each
-    lane's copy begins, and ``stride`` is the bytes of a copy.
+    ``borrowed`` says that the bytes are the caller's own array, which must not be written; the first write copies the
+    array. ``dtype`` and ``shape`` are set if the region is an array. Some regions have a separate copy of their
+    variables for each block or thread. For regions with several copies, ``spans`` are the ranges of the variables in
+    one copy, ``starts`` has the offset at which each lane's copy begins, and ``stride`` is the number of bytes of a
+    copy.
     """
 
     name: str
@@ -69,7 +72,7 @@ class Region:
     views: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def view(self, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The bytes as an array of numbers of this type: (nbytes / itemsize,)."""
+        """Return the bytes of the region as an array of numbers of this type: (nbytes / itemsize,)."""
         cached = self.views.get(dtype.str)
         if cached is None:
             size = dtype.itemsize
@@ -84,19 +87,19 @@ class Region:
         self.views.clear()
 
     def addresses(self, offsets: Ints) -> Ints:
-        """Convert offsets in the region to addresses. In a copy of the variables, they are the addresses that the owner
-        of the copy uses."""
+        """Convert offsets in the region to addresses. For an offset in a copy of the variables, the result is the
+        address that the owner of the copy uses."""
         return offsets + self.base if self.starts is None else offsets % self.stride
 
     def words(self, address: int) -> str:
-        """An address as text: the element of an array, or the byte of the nearest variable."""
+        """Return an address as text: the element of an array, or the byte of the nearest variable."""
         if not self.spans:
             return self.element(address - self.base)
         span = nearest(self.spans, address)
         return f"byte {address - span.first} of {span.words} ({span.end - span.first} bytes)"
 
     def element(self, at: int) -> str:
-        """Byte ``at`` as text, such as ``element [0, 3] of argument 1``."""
+        """Return the place of byte ``at`` as text, such as ``element [0, 3] of argument 1``."""
         size = self.dtype.itemsize if self.dtype else 1
         if self.dtype is None or not 0 <= at < self.nbytes:
             return f"byte {at} of {self.name}"
@@ -105,19 +108,22 @@ class Region:
         return f"{rest}element [{index}] of {self.name}"
 
     def size_in_words(self) -> str:
-        """Type, shape and bytes of an array as text; for other memory only the bytes."""
+        """Return the type, the shape and the number of bytes of an array as text; for other memory only the number of
+        bytes."""
         if self.dtype is None:
             return f"{self.nbytes} bytes"
         return f"{self.dtype}, shape {self.shape}, {self.nbytes} bytes"
 
 
 def padded(nbytes: int) -> NDArray[np.uint8]:
-    """An array of at least ``nbytes`` zero bytes, with additional bytes for a wide access at the end."""
+    """Return an array of at least ``nbytes`` zero bytes; additional bytes at its end allow a wide access to the last
+    ones."""
     return np.zeros((nbytes + 31) // 16 * 16, np.uint8)
 
 
 def plain_name(name: str) -> str:
-    """The name of a variable in the source, from the compiler's mangled name (C++ ABI 5.1: a name local to a function).
+    """Return the name of a variable in the source, from the compiler's mangled name (C++ ABI 5.1: a name local to a
+    function).
 
     >>> plain_name("_ZZ4gemmE6a_tile"), plain_name("_ZZ4gemmE6a_tile_0"), plain_name("global_smem")
     ('a_tile', 'a_tile', 'global_smem')
@@ -131,7 +137,7 @@ def plain_name(name: str) -> str:
 
 
 def variable_layout(variables: list[Variable], dynamic: int) -> list[Sized]:
-    """Name, size and alignment of each variable. Extern shared variables (size 0) come last and share the same
+    """Return name, size and alignment of each variable. Extern shared variables (size 0) are last and share the same
     memory."""
     fixed = [Sized((v.name,), v.size, v.align) for v in variables if v.size]
     extern = [v for v in variables if not v.size]

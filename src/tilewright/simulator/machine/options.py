@@ -1,4 +1,5 @@
-"""The options of a run in one object, apart from the launch itself; and the interface of an observer."""
+"""Defines the options of a run as one object, and the interface of an observer. The launch itself (kernel, grid, block
+and arguments) is not among the options."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from .event_log import EventLog
 
 
 class Observer(Protocol):
-    """Receives every memory access, as flat arrays over the active threads in order of thread.
+    """Receives every memory access of a run, as flat arrays over the active threads in order of thread.
 
-    ``kind`` is "ld", "st", "atom", "red", "ldmatrix", "stmatrix" or "cp.async" (one call for its global side, one for
-    its shared side). ``warps`` are numbers within the whole grid. ``nbytes`` is the bytes that one lane moves,
-    including all elements of a vector.
+    ``kind`` is "ld", "st", "atom", "red", "ldmatrix", "stmatrix" or "cp.async" (for which ``on_access`` is called
+    twice: for its global side and for its shared side). ``warps`` are warp numbers that are unique in the whole grid.
+    ``nbytes`` is the bytes that one lane moves, including all elements of a vector.
     """
 
     def on_access(
@@ -28,8 +29,9 @@ class Observer(Protocol):
         """Receive one instruction, executed by these lanes of these warps."""
 
     def on_work(self, work: UnitWork, ins: Instruction, warps: Ints, /) -> None:
-        """Receive what one instruction did in another unit, such as a tensor core, in each of these warps. ``requests``
-        of the work says how many warps execute the instruction together; only the first of them is in ``warps``."""
+        """Receive the work of one instruction in a unit other than the load/store pipe, such as a tensor core, for each
+        of these warps. ``requests`` of the work says how many warps execute the instruction together; ``warps`` then
+        has only the first of these warps."""
 
 
 MAX_STEPS = 50_000_000
@@ -41,21 +43,23 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Which part of a launch is run, within which limits, and which functions are called meanwhile.
+    """The options of a run: which part of a launch is run, within which limits, and which functions are called
+    meanwhile.
 
     ``shared_bytes`` is the dynamic shared memory of a block. ``outputs`` are the positions of arrays that the kernel
-    must write in full. ``blocks`` are linear indices of blocks of the grid, or a number of blocks, which are then
-    spread over it. If not all blocks are run, outputs that were never written are not reported. ``outputs_empty`` says
-    that outputs have no values before the run; then a read of an element before it is written is reported. A run stops
-    with a finding after ``max_steps`` steps, and is refused if it needs more than ``max_bytes``. ``progress`` is called
-    several times a second with the number of blocks done and of all blocks to run; an exception from it, such as an
-    interrupt, ends the run and leaves nothing behind. ``observer`` receives every memory access. ``cluster`` is the
-    number of blocks of a cluster along x, y, z, for a kernel that was compiled without one. Only whole clusters are
-    run. ``constants`` are the values of ``__constant__`` and ``__device__`` variables before the run: an array or a
-    number for each name. ``registers`` is the number of registers of a thread with which the kernel was compiled; 0 if
-    it is not known. ``log`` records what happens at the mbarriers of the first block.
+    must write in full. ``blocks`` are linear indices of blocks of the grid, or a number of blocks that are spread over
+    the grid. If only some of the blocks are run, outputs that were never written are not reported. ``outputs_empty``
+    says that outputs have no values before the run; if it is true, a read of an element before the first write to it is
+    reported. A run stops with a finding after ``max_steps`` steps, and is refused if it needs more than ``max_bytes``
+    bytes of memory. ``progress`` is called several times a second with the number of blocks that have run and the
+    number of all blocks to run. An exception from ``progress``, such as an interrupt, ends the run and leaves nothing
+    behind. ``observer`` receives every memory access. ``cluster`` is the number of blocks of a cluster along x, y, z,
+    for a kernel that was compiled without a cluster size. Only whole clusters are run. ``constants`` are the values of
+    ``__constant__`` and ``__device__`` variables before the run: an array or a number for each name. ``registers`` is
+    the number of registers of a thread with which the kernel was compiled; 0 if this number is not known. ``log``
+    records what happens at the mbarriers of the first block.
 
-    Raises UsageError for an invalid value.
+    Raises UsageError for an invalid value of an option.
     """
 
     shared_bytes: int = 0

@@ -1,9 +1,10 @@
-"""Tracks from which box of a tensor copy the chunks of a tile in shared memory come, and from which position in the
+"""Tracks which box of a tensor copy wrote each 16-byte chunk of shared memory, and the position of the chunk in that
 box.
 
-A descriptor of ``wgmma`` says how a tile is laid out in shared memory. If a copy wrote the tile, its box also
-determines the layout: within eight rows of a tile, chunks of one box must be neighbours as they are in the box. A
-descriptor with a wrong stride or swizzle violates this rule.
+A descriptor of ``wgmma`` says how a tile is laid out in shared memory. If a copy wrote the tile, the box of the copy
+also determines the layout: within eight rows of a tile, chunks of one box must be neighbours as they are in the box. A
+descriptor with a wrong stride or swizzle violates the rule that chunks which are neighbours in the box are neighbours
+in the tile.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Box:
 
 
 class Origins:
-    """For each chunk of a region, the box that was written there last, and the chunk's number in that box."""
+    """Stores, for each chunk of a region, the box that was written there last, and the chunk's number in that box."""
 
     def __init__(self) -> None:
         self.clear()
@@ -43,7 +44,8 @@ class Origins:
         self.facts = np.tile(np.array([[-1], [1], [1]]), 64)
 
     def writer(self, region: Region, box: Box) -> Callable[[Ints], None]:
-        """Make a function that takes offsets, and notes that the chunks there belong to this box, in its order."""
+        """Make a function that takes offsets and records that the chunks at these offsets are the chunks of this box,
+        in the order of the box."""
         if self.box.size < region.nbytes // 16:
             self.box, self.number = (np.zeros(region.nbytes // 16, np.int32) for _ in range(2))
         self.boxes.append(box)
@@ -58,8 +60,8 @@ class Origins:
         return note
 
     def row(self, region: Region, offset: int) -> int | None:
-        """The row of its box in which the chunk at an offset lies; None if no box was written there, or if it was
-        overwritten."""
+        """Return the row of its box in which the chunk at an offset lies; None if no box was written there, or if the
+        box was overwritten."""
         found = int(self.box[offset >> 4]) if offset >> 4 < self.box.size else 0
         if (
             not found
@@ -70,8 +72,8 @@ class Origins:
         return int(self.number[offset >> 4]) // int(self.facts[1, found])
 
     def contradiction(self, region: Region, offsets: Ints) -> tuple[Box, Array] | None:
-        """Compare a tile with the boxes that were written there. Returns the first box whose chunks are in another
-        order in the tile, and which chunks are wrong; None if all agree.
+        """Compare a tile with the boxes that were written to the tile's memory. Returns the first box whose chunks are
+        in another order in the tile, and which chunks are wrong; None if all boxes agree with the tile.
 
         ``offsets`` are the offsets of the tile's chunks: (rows, chunks of a row).
         """

@@ -25,14 +25,16 @@ class Printed:
     dropped: int = 0
 
     def add(self, block: int, thread: int, text: Callable[[], str]) -> None:
-        """Add a text that a thread prints. After ``MOST_PRINTED`` texts are stored, ``text`` is not called any more."""
+        """Add a text that a thread prints. If ``MOST_PRINTED`` texts are already stored, the function ``text`` is not
+        called."""
         if len(self.calls) < MOST_PRINTED:
             self.calls.append((block, thread, text()))
         else:
             self.dropped += 1
 
     def text(self) -> str:
-        """All texts, in order of block and thread; the texts of one thread are in the order of its calls."""
+        """Return all printed texts, in order of block and thread; the texts of one thread are in the order of its
+        calls."""
         ordered = "".join(text for _, _, text in sorted(self.calls, key=lambda call: call[:2]))
         if self.dropped:
             end = "" if ordered.endswith("\n") else "\n"
@@ -41,8 +43,8 @@ class Printed:
 
 
 def formatted(form: str, arguments: bytes, string: Callable[[int], str]) -> str:
-    """The text of one call of printf. ``arguments`` are aligned as in a structure; ``string`` returns the text at an
-    address.
+    """Return the text that one call of printf prints. ``arguments`` are the bytes of the call's arguments, aligned as
+    in a structure; ``string`` returns the text at an address.
 
     >>> formatted("%d|%5.1f|%-3c|%x%%", struct.pack("<i4xdii", -7, 2.25, 65, 255), str)
     '-7|  2.2|A  |ff%'
@@ -51,7 +53,7 @@ def formatted(form: str, arguments: bytes, string: Callable[[int], str]) -> str:
 
 
 class _Arguments:
-    """The arguments of one call, taken in order."""
+    """The arguments of one call of printf, from which values are taken in order."""
 
     def __init__(self, data: bytes, string: Callable[[int], str]) -> None:
         self.data, self.string, self.at = data, string, 0
@@ -69,7 +71,7 @@ class _Arguments:
         return float(struct.unpack("<d", self._piece(8))[0])
 
     def size(self, given: str | None) -> str:
-        """A width or a precision; ``*`` takes an argument."""
+        """Return the width or the precision of a format; for ``*`` the next argument is taken."""
         return str(min(self.taken("i") if given == "*" else int(given), _WIDEST)) if given else ""
 
     def shown(self, found: re.Match[str]) -> str:

@@ -1,9 +1,9 @@
-"""Tracks the registers that warps give back and take by ``setmaxnreg``: what each warp holds, and what the block has
-(PTX ISA 9.7.19.5).
+"""Tracks the registers that warps release and request by ``setmaxnreg``: how many each warp holds, and how many the
+block has in all (PTX ISA 9.7.19.5).
 
-A block gets its registers at the launch, the same number for every thread. A warp that takes more waits until others
-have given back enough. Whether there can ever be enough does not depend on the order of execution, so it is checked
-when the block has ended.
+A block gets its registers at the launch, the same number for every thread. A warp that requests more registers waits
+until other warps have released enough. Whether enough registers can ever be free does not depend on the order of
+execution, so this is checked when the block has ended.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ GROUP, UNIT = 4, 8
 
 
 def at_launch(entry: Function, threads: int, compiled: int) -> int:
-    """The registers of a thread when a kernel begins: as compiled, or if that is not known (0), the most that its
-    directives allow."""
+    """Return the number of registers of a thread when a kernel begins: the number as compiled; if that is not known
+    (0), the most that the kernel's directives allow."""
     if compiled:
         return -(-compiled // UNIT) * UNIT
     if "maxnreg" in entry.limits:
@@ -46,13 +46,13 @@ class RegisterPool:
         self.raised: dict[int, Ints] = {}  # instruction → the warps that took registers by it
 
     def clear(self) -> None:
-        """Reset all warps, because new blocks start."""
+        """Reset the registers of all warps, because new blocks start."""
         self.held.fill(self.first)
         self.times.clear()
         self.raised.clear()
 
     def set(self, ins: Instruction, lanes: Ints, count: int) -> None:
-        """Note that from now on the warps of these lanes hold ``count`` registers per thread."""
+        """Record that from now on the warps of these lanes hold ``count`` registers per thread."""
         warps = np.unique(self.reports.threads.base_warp[lanes])
         self.times.setdefault(ins.index, np.zeros_like(self.held))[warps] += 1
         wrong = self.held[warps] > count if "inc" in ins.parts else self.held[warps] < count
@@ -65,8 +65,8 @@ class RegisterPool:
             self.raised[ins.index] = np.union1d(self.raised.get(ins.index, np.zeros(0, np.int64)), warps)
 
     def report(self) -> None:
-        """At the end of blocks, report blocks whose warps hold more registers than there are, and warp groups of which
-        only some warps executed ``setmaxnreg``."""
+        """Report, at the end of blocks, blocks whose warps hold more registers than the block has, and warp groups of
+        which only some warps executed ``setmaxnreg``."""
         code, threads = self.reports.code, self.reports.threads
         have, held = self.first * self.warps * 32, self.held.reshape(self.copies, self.warps).sum(axis=1) * 32
         for index, warps in self.raised.items():

@@ -1,4 +1,5 @@
-"""Makes the text of findings, with the first thread in which they occurred and with both accesses of a race."""
+"""Makes the texts of findings. The text of a finding names the first thread in which the finding occurred; the text of
+a race names both accesses."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ _Key = tuple[str, str, int, int, str, int]
 
 @dataclass
 class Findings:
-    """Collects findings. For each kind it stores the first finding at a source line, or at each call of the function
-    that has the line, and the number of threads in which it occurred."""
+    """Collects findings. For each kind of finding and each source line, ``Findings`` stores the first finding, and the
+    number of threads in which it occurred. For a line in a device function, ``Findings`` stores one finding for each
+    call of the function."""
 
     kernel: str
     found: dict[_Key, Finding] = field(default_factory=dict)
@@ -39,8 +41,9 @@ class Findings:
         times: int = 1,
         grade: str = SURE,
     ) -> None:
-        """Add a finding that occurred in ``times`` threads at an instruction. The stored thread is the first one with
-        the most serious grade. ``ins`` is None at the end of the run."""
+        """Add a finding that occurred in ``times`` threads at an instruction. If a finding occurs several times, the
+        stored thread is the first one with the most serious grade. ``ins`` is None for a finding at the end of the
+        run."""
         place = ins.users if ins else Where()
         ptx = ins.ptx_line if ins and not place.line else 0
         call = _call(ins, place) if ins else Where()
@@ -52,7 +55,7 @@ class Findings:
             self.found[key] = Finding(kind, self.kernel, place.file, place.line, block, thread, address, text, grade)
 
     def list(self) -> list[Finding]:
-        """All findings in order of source line; those without a line are last."""
+        """Return all findings in order of source line; findings without a line are last."""
         return sorted(self.found.values(), key=lambda f: (not f.line, f.file, f.line, f.kind))
 
 
@@ -73,7 +76,7 @@ def _call(ins: Instruction, place: Where) -> Where:
 
 
 class Reports:
-    """Converts errors of the lanes of a batch to findings.
+    """Converts errors that occur in the lanes of a batch to findings.
 
     ``blocks`` are the blocks of the run, and ``code`` is the program's code.
     """
@@ -93,8 +96,8 @@ class Reports:
         text: str,
         grade: str = SURE,
     ) -> None:
-        """Report a finding for the first lane that is marked in ``bad``. ``bad`` and ``address`` are arrays over the
-        active lanes."""
+        """Report a finding for the first lane that is marked in ``bad``. ``bad`` and ``address`` are arrays with one
+        entry for each active lane."""
         first = int(np.argmax(bad))
         block, thread = self.threads.place(first if sel is None else int(sel[first]))
         where = None if address is None else int(address[first])
@@ -110,7 +113,8 @@ class Reports:
         kind: str = "race",
         grade: str = SURE,
     ) -> None:
-        """Report the race that the shadow of a region found last; ``kind`` may also be VOLATILE."""
+        """Report the race that the shadow of a region found last; ``kind`` may be VOLATILE instead of the kind for
+        races."""
         assert region.shadow is not None
         first = int(np.argmax(bad))
         addresses, lane = region.addresses(offsets), first if sel is None else int(sel[first])
@@ -179,7 +183,8 @@ class Reports:
 
 
 def in_library_if_both(one: Instruction, other: Instruction) -> str:
-    """The grade of a finding about two instructions: IN_LIBRARY if both are in headers of a library, otherwise SURE."""
+    """Return the grade of a finding about two instructions, which is IN_LIBRARY if both are in headers of a library,
+    otherwise SURE."""
     return IN_LIBRARY if one.where.in_library and other.where.in_library else SURE
 
 

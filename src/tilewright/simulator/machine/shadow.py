@@ -1,12 +1,11 @@
-"""Remembers which threads wrote and read each cell of memory, to find races and reads of bytes that no thread has
-written.
+"""Stores which threads wrote and read each cell of memory, to find races and reads of bytes that no thread has written.
 
 Every cell has the stamps (see ``clocks``) of its last writer, of two of its readers and of the last atomic or volatile
 write, each with its instruction. Two accesses that nothing orders are a race if one of them writes and changes the
-value. Writing the value that is already there (such as a flag that all threads set) is no race. Atomic and volatile
+value. Writing the value that the cell already has (such as a flag that all threads set) is no race. Atomic and volatile
 accesses do not race with one another, but they do race with plain ones. A thread that updates a cell by an atomic is
-ordered after all earlier atomics on the cell. Only two readers are remembered. So a write that races only with a third
-reader of the same warp can be missed. A race that is reported is never false.
+ordered after all earlier atomics on the cell. The shadow stores only two readers of a cell, so it can miss a write that
+races only with a third reader of the same warp. A race that is reported is never false.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ CELL_BYTES = 36
 
 @dataclass(frozen=True)
 class Party:
-    """The other access of a race: what it did, its stamp, the index of its instruction, and the first byte that both
-    touch, counted from the first byte of the current access."""
+    """The other access of a race: its kind in words, its stamp, the index of its instruction, and the first byte that
+    both accesses touch, counted from the first byte of the current access."""
 
     did: str
     stamp: int
@@ -73,7 +72,7 @@ class Shadow:
 
     @property
     def writer(self) -> Ints:
-        """The stamp of the last write to each cell; 0 if there was none."""
+        """The stamp of the last write to each cell; 0 if no write has occurred."""
         return self.sorts[0].stamp
 
     @property
@@ -92,19 +91,19 @@ class Shadow:
                 numbers.fill(0)
 
     def busy_cells(self) -> NDArray[np.int32]:
-        """The array ``busy``, which is created at the first use."""
+        """Return the array ``busy``, which is created at the first use."""
         if self.busy is None:
             self.busy = np.zeros(self.writer.size, np.int32)
         return self.busy
 
     def copied_cells(self) -> NDArray[np.int32]:
-        """The array ``copies``, which is created at the first use."""
+        """Return the array ``copies``, which is created at the first use."""
         if self.copies is None:
             self.copies = np.zeros(self.writer.size, np.int32)
         return self.copies
 
     def being_copied(self, cells: Ints) -> Bools | None:
-        """Which of these cells a ``cp.async`` is still writing; None if none."""
+        """Return which of these cells a ``cp.async`` is still writing; None if no cell is being written."""
         if self.copies is None:
             return None
         coming = self.writer[cells] == 0
@@ -113,7 +112,7 @@ class Shadow:
         return np.asarray(coming) if coming.any() else None
 
     def refine(self, nbytes: int) -> None:
-        """Divide the cells until they are as small as the smallest access so far."""
+        """Divide the cells of the shadow until they are as small as the smallest access so far."""
         times, self.grain = self.grain // nbytes, nbytes
         self.polled = np.repeat(self.polled, times)
         for sort in (*self.sorts, *self.volatiles):
@@ -124,7 +123,8 @@ class Shadow:
             self.copies = np.repeat(self.copies, times)
 
     def cells(self, offsets: Ints, nbytes: int, clock: Ints) -> tuple[Ints, Ints]:
-        """The cells of each access, and the stamp of its thread; both are (n,) or (n, cells of an access)."""
+        """Return the cells of each access, and the stamp of its thread; both arrays are (n,) or (n, cells of an
+        access)."""
         if nbytes < self.grain:
             self.refine(nbytes)
         first = offsets // self.grain if self.grain > 1 else offsets
@@ -152,8 +152,8 @@ class Shadow:
         return bad
 
     def read(self, cells: Ints, clock: Ints, index: int) -> tuple[Bools, Bools]:
-        """Note a read by instruction ``index``. Returns which cells no thread has written, and on which cells the read
-        races with a write."""
+        """Record a read by instruction ``index``. Returns which cells no thread has written, and on which cells the
+        read races with a write."""
         race = self._clashes(cells, clock, [self.sorts[0], *self.sorts[3:]])
         _, last, second = self.sorts[:3]
         clocks = self.clocks
@@ -172,9 +172,9 @@ class Shadow:
         return self.writer[cells] == 0, race
 
     def write(self, cells: Ints, clock: Ints, index: int) -> tuple[Bools, Bools]:
-        """Note a write by instruction ``index``. Returns on which cells it races with an earlier access, and which
-        cells another thread writes in the same instruction (every thread but the last one finds a stamp that is not its
-        own)."""
+        """Record a write by instruction ``index``. Returns on which cells the write races with an earlier access, and
+        which cells another thread writes in the same instruction (every thread but the last one finds there a stamp
+        that is not its own)."""
         before = self._clashes(cells, clock, self.sorts)
         self.writer[cells], self.by[cells] = clock, index
         last = self.writer[cells]
@@ -184,8 +184,8 @@ class Shadow:
         return before, together
 
     def update(self, cells: Ints, clock: Ints, index: int) -> Bools:
-        """Note an atomic or volatile write by instruction ``index``; returns on which cells it races with a plain
-        access."""
+        """Record an atomic or volatile write by instruction ``index``; returns on which cells the write races with a
+        plain access."""
         if len(self.sorts) == 3:
             stamp, by = np.zeros_like(self.writer), np.zeros_like(self.by)
             self.sorts.append(Remembered("updated", stamp, by))
@@ -197,9 +197,9 @@ class Shadow:
         return race
 
     def volatile(self, cells: Ints, clock: Ints, index: int, writes: bool) -> tuple[Bools, bool]:
-        """Note a volatile access to shared memory by instruction ``index``. Returns on which cells nothing orders it
-        after another thread's volatile access, if one of the two is a write; and whether all such threads are of the
-        same warp."""
+        """Record a volatile access to shared memory by instruction ``index``. Returns the cells on which nothing orders
+        this access after a volatile access of another thread, if one of the two is a write. Also returns whether all
+        threads with which this access conflicts are in its own warp."""
         self._watch_volatiles()
         wrote, read = self.volatiles
         now, quiet = np.broadcast_to(clock, cells.shape), self.polled[cells]
@@ -213,8 +213,8 @@ class Shadow:
         return race, within_warp
 
     def poll(self, cells: Ints) -> None:
-        """Note that a loop waits until these cells change. Threads signal one another by volatile accesses to such
-        cells."""
+        """Record that a loop waits until these cells change. Threads signal one another by volatile accesses to cells
+        that a loop polls."""
         self._watch_volatiles()
         self.polled[cells] = True
 
@@ -227,8 +227,8 @@ class Shadow:
             ]
 
     def party(self, access: int) -> Party | None:
-        """The other access of a race that the last call found. ``access`` is the position, in that call, of the lane
-        that races."""
+        """Return the other access of a race that the last call of ``read``, ``write``, ``update`` or ``volatile``
+        found. ``access`` is the position of the lane that races, in the arrays of that last call."""
         before, clock = self.conflict or ([], np.zeros(0, np.int64))
         for sort in before:
             stamps, by = np.atleast_1d(sort.stamp[access]), np.atleast_1d(sort.by[access])
@@ -239,5 +239,5 @@ class Shadow:
 
 
 def by_access(cells: Bools, offsets: Ints) -> Bools:
-    """For each access, whether any of its cells is marked."""
+    """Return, for each access, whether any of its cells is marked."""
     return np.asarray(cells.reshape(offsets.size, -1).any(axis=1))

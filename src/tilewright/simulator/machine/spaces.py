@@ -1,13 +1,15 @@
-"""State spaces convert the addresses of an access to offsets in a region, and report invalid addresses as findings.
+"""Converts the addresses of an access in each memory space to offsets in a region, and reports invalid addresses as
+findings.
 
-As in hardware, addresses of shared and local memory are offsets. Adding the base of a window, which lies far above
-global memory, makes them generic addresses. Shared variables keep their real offset modulo 1,024, so that they lie in
-the same banks as on hardware. There are unused bytes between them.
+As in hardware, addresses of shared and local memory are offsets. The generic address of shared or local memory is the
+offset plus the base of a window, which lies far above global memory. Shared variables keep their real offset modulo
+1,024, so that they lie in the same banks as on hardware. The simulator leaves unused bytes between shared variables.
 
-A shared address below ``1 << RANK_BIT`` is in the lane's own block. ``(FIRST_RANK + rank) << RANK_BIT | offset`` is in
-the block of that rank in the lane's cluster (PTX ISA 5.1.6: the window shared::cta lies in shared::cluster). As on
-hardware, the lowest bit of the rank is bit RANK_BIT: code for a pair of blocks clears that bit to address the even
-block. If a block leaves the kernel while other blocks still address its memory, this is a finding.
+A shared address below ``1 << RANK_BIT`` refers to the lane's own block. The address ``(FIRST_RANK + rank) << RANK_BIT |
+offset`` refers to the block of that rank in the lane's cluster (PTX ISA 5.1.6: the window shared::cta lies in
+shared::cluster). As on hardware, the lowest bit of the rank is bit RANK_BIT: code for a pair of blocks clears that bit
+to address the even block. The simulator reports a finding if a block leaves the kernel while other blocks still address
+its shared memory.
 """
 
 # ruff: noqa: ARG002 - all spaces have the same methods, and not every space needs every argument
@@ -40,7 +42,7 @@ Piece = tuple[Region, Ints, "Ints | None"]
 
 
 class Space:
-    """One state space. It converts addresses to offsets in regions, and reports invalid addresses."""
+    """One state space. A space converts addresses to offsets in regions, and reports invalid addresses."""
 
     name = ""
 
@@ -68,12 +70,13 @@ class Space:
             self.watch(region)
 
     def watch(self, region: Region) -> None:
-        """Check for races in a region from now on; it is called before the first write to the region. ``GlobalSpace``
-        then creates a shadow for a region that has none because ``dataflow`` found no store to it."""
+        """Check for races in a region from now on; ``watch`` is called before the first write to the region.
+        ``GlobalSpace`` creates a shadow for a region that has none because ``dataflow`` found no store to the
+        region."""
 
     def mixed(self, ins: Instruction, address: Ints, nbytes: int, sel: Ints | None) -> Iterator[tuple[Region, Ints]]:
-        """``pieces`` in the general case, in which some addresses are invalid or the addresses lie in several
-        regions."""
+        """Do what ``pieces`` does in the general case, in which some addresses are invalid or the addresses lie in
+        several regions."""
         bad = (address & (nbytes - 1)) != 0
         if bad.any():
             first = int(address[np.argmax(bad)])
@@ -95,15 +98,15 @@ class Space:
             left &= ~here
 
     def holding(self, low: int, end: int) -> Region | None:
-        """The region in which a single variable contains all of these bytes; None if there is none."""
+        """Return the region in which a single variable contains all of these bytes; None if no variable does."""
         raise NotImplementedError
 
     def inside(self, like: int, address: Ints, nbytes: int) -> NDArray[np.bool_]:
-        """Which accesses lie in the same region (or variable) as the address ``like``."""
+        """Return which accesses lie in the same region (or variable) as the address ``like``."""
         raise NotImplementedError
 
     def outside(self, address: Ints, nbytes: int) -> NDArray[np.bool_]:
-        """Which accesses lie in no region and no variable."""
+        """Return which accesses lie in no region and no variable."""
         raise NotImplementedError
 
     def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
@@ -111,7 +114,8 @@ class Space:
         raise NotImplementedError
 
     def describe(self, address: int, nbytes: int) -> str:
-        """An address as text: the variable at or near it, and how far ``nbytes`` bytes extend outside that variable."""
+        """Return an address as text: the variable at or near the address, and how far ``nbytes`` bytes extend outside
+        that variable."""
         raise NotImplementedError
 
 
@@ -125,24 +129,24 @@ class GlobalSpace(Space):
         self.regions, self.grain = regions, grain
 
     def holding(self, low: int, end: int) -> Region | None:
-        """The array or variable in whose slot the bytes lie, if it contains all of them."""
+        """Return the array or variable in whose slot the bytes lie, if the array or variable contains all of them."""
         region = self.regions.get(low >> SLOT)
         return region if region and end <= region.base + region.nbytes else None
 
     def inside(self, like: int, address: Ints, nbytes: int) -> NDArray[np.bool_]:
-        """Which accesses lie in the array or variable in whose slot the address ``like`` lies."""
+        """Return which accesses lie in the array or variable that owns the slot of the address ``like``."""
         region = self.regions[like >> SLOT]
         return (address >= region.base) & (address + nbytes <= region.base + region.nbytes)
 
     def outside(self, address: Ints, nbytes: int) -> NDArray[np.bool_]:
-        """Which accesses lie in no array and no variable."""
+        """Return which accesses lie in no array and no variable."""
         out = np.ones(address.shape, bool)
         for region in self.regions.values():
             out &= ~((address >= region.base) & (address + nbytes <= region.base + region.nbytes))
         return out
 
     def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
-        """Convert addresses to byte offsets in their array or variable."""
+        """Convert addresses to byte offsets in the array or variable in which they lie."""
         return address - region.base
 
     def watch(self, region: Region) -> None:
@@ -171,11 +175,11 @@ def _outside(at: int, nbytes: int, size: int) -> str:
 
 
 class WindowSpace(Space):
-    """Shared, local, constant or parameter memory, or the arguments of calls. Variables lie at offsets, and each block,
-    thread or launch has a copy of them.
+    """Shared, local, constant or parameter memory, or the arguments of calls. Variables of a ``WindowSpace`` lie at
+    offsets, and each block, thread or launch has its own copy of them.
 
-    ``owner`` is the number of each lane's copy (None: there is one copy for all). ``guard`` is the number of unused
-    bytes between variables.
+    ``owner`` is the number of each lane's copy of the variables (None: all lanes share one copy). ``guard`` is the
+    number of unused bytes between variables.
     """
 
     def __init__(
@@ -199,26 +203,26 @@ class WindowSpace(Space):
             self.region.starts, self.region.stride = owner * self.stride, self.stride
 
     def holding(self, low: int, end: int) -> Region | None:
-        """The region of the space, if one of its variables contains the bytes."""
+        """Return the region of the space, if one of its variables contains the bytes."""
         for first, last, _ in self.region.spans:
             if first <= low and end <= last:
                 return self.region
         return None
 
     def inside(self, like: int, address: Ints, nbytes: int) -> NDArray[np.bool_]:
-        """Which accesses lie in the same variable as the address ``like``."""
+        """Return which accesses lie in the same variable as the address ``like``."""
         span = next(s for s in self.region.spans if s.first <= like < s.end)
         return (address >= span.first) & (address + nbytes <= span.end)
 
     def outside(self, address: Ints, nbytes: int) -> NDArray[np.bool_]:
-        """Which accesses lie in no variable."""
+        """Return which accesses lie in no variable."""
         out = np.ones(address.shape, bool)
         for first, last, _ in self.region.spans:
             out &= ~((address >= first) & (address + nbytes <= last))
         return out
 
     def offsets(self, region: Region, address: Ints, sel: Ints | None) -> Ints:
-        """Convert addresses to byte offsets in the region; each lane uses its own copy."""
+        """Convert addresses to byte offsets in the region; each lane uses its own copy of the variables."""
         starts = region.starts
         return address if starts is None else address + (starts if sel is None else starts[sel])
 
@@ -239,13 +243,13 @@ OFFSET = (1 << RANK_BIT) - 1
 
 
 def address_in(address: Array, rank: Array) -> Array:
-    """The address of the same variable in the block of another rank."""
+    """Return the address of the same variable in the shared memory of the block of another rank."""
     return np.asarray((address & address.dtype.type(OFFSET)) | ((rank.astype(address.dtype) + FIRST_RANK) << RANK_BIT))
 
 
 class SharedSpace(WindowSpace):
-    """Shared memory: a lane addresses its own block's memory, and by higher addresses the memory of other blocks of its
-    cluster."""
+    """Shared memory: a lane addresses the memory of its own block, and with higher addresses the memory of other blocks
+    of its cluster."""
 
     visits: Visits | None = None  # created by the first access to another block
 
@@ -292,18 +296,18 @@ class SharedSpace(WindowSpace):
                 )
 
     def names_block(self, address: int) -> bool:
-        """Whether an address names an existing block of the cluster."""
+        """Whether an address refers to an existing block of the cluster."""
         return address <= OFFSET or 0 <= (address >> RANK_BIT) - FIRST_RANK < self.reports.threads.cluster.size
 
     def missing_block(self, address: int) -> str:
-        """An address that names a block that does not exist, as text."""
+        """Return a text about an address that refers to a block that does not exist."""
         size = self.reports.threads.cluster.size
         rest = f"a cluster of {size}" if size > 1 else "a launch without clusters"
         return f"shared memory of the block of rank {(address >> RANK_BIT) - FIRST_RANK} in {rest}"
 
     def visit(self, ins: Instruction, lanes: Ints, there: Ints) -> None:
-        """Note that these lanes access the shared memory of these blocks of the batch. A block may be the lane's
-        own."""
+        """Record that these lanes access the shared memory of these blocks of the batch. The block in ``there`` may be
+        the lane's own block."""
         other = there != self.reports.threads.of_block[lanes]
         if other.any():
             self.visits = self.visits or Visits(self)
@@ -311,11 +315,11 @@ class SharedSpace(WindowSpace):
 
 
 class Visits:
-    """The last access of each warp to the shared memory of each other block of its cluster, and the last ordered access
-    among these.
+    """Stores the last access of each warp to the shared memory of each other block of its cluster, and the last ordered
+    one of these accesses.
 
-    An ordered access is complete when its effect is seen. So a block that polls knows that ordered accesses before that
-    have been made.
+    An ordered access to shared memory is complete when its effect is seen. So a block that polls its memory knows that
+    earlier ordered accesses of other blocks are complete.
     """
 
     def __init__(self, space: WindowSpace) -> None:
@@ -331,7 +335,8 @@ class Visits:
         self.ordered.fill(0)
 
     def note(self, ins: Instruction, lanes: Ints, blocks: Ints) -> None:
-        """Note that these lanes access the shared memory of these blocks of the batch."""
+        """Record that these lanes access the shared memory of these blocks of the batch, in ``time`` and
+        ``ordered``."""
         clocks = self.reports.clocks
         place = (blocks, clocks.column[lanes])
         np.maximum.at(self.time, place, clocks.times(lanes))
@@ -340,16 +345,16 @@ class Visits:
             np.maximum.at(self.ordered, place, clocks.times(lanes))
 
     def look(self, lanes: Ints) -> None:
-        """Note that these lanes read what others may just have written."""
+        """Record that these lanes run an instruction that reads what other blocks may just have written."""
         blocks = np.unique(self.reports.threads.of_block[lanes])
         self.reports.clocks.outlive(blocks, self.ordered[blocks])
 
     def report(self) -> None:
-        """When all blocks have left the kernel, report those that did not wait for the last accesses of others to their
-        shared memory.
+        """Report, when all blocks have left the kernel, blocks that did not wait for the last accesses of other blocks
+        to their shared memory.
 
-        A block may leave after an access if the access is ordered before something that one of the block's own threads
-        did. A barrier of the cluster orders it, or a signal from another thread.
+        A block may leave after an access by another block if a barrier of the cluster, or a signal from another thread,
+        orders the access before an instruction of one of the leaving block's own threads.
         """
         clocks, threads, code = self.reports.clocks, self.reports.threads, self.reports.code
         late: Bools = self.time > clocks.known_at_exit()

@@ -1,8 +1,8 @@
-"""Tensor maps: how the copy engine addresses an array, and which box of it one copy moves.
+"""Tensor maps describe how the copy engine addresses an array, and which box of the array one copy moves.
 
 On hardware, a map is 128 bytes that the driver makes (``cuTensorMapEncodeTiled``) and whose layout is not published.
-Here the bytes hold the same figures in this package's own order. So a kernel may copy a map to shared or global memory
-and use it there.
+In the simulator the 128 bytes hold the same figures in this package's own order. A simulated kernel may therefore copy
+a map to shared or global memory and use the copy.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ FILLS = ("zero", "nan")
 
 @dataclass(frozen=True)
 class BoxedTensor:
-    """A decoded map. Sizes, strides (in bytes) and box are in the order from the innermost dimension to the outermost,
-    as for the driver and the kernel."""
+    """A decoded map. Sizes, strides (in bytes) and the sides of the box are in the order from the innermost dimension
+    to the outermost, as in the driver and in kernels."""
 
     address: int
     sizes: tuple[int, ...]
@@ -52,19 +52,19 @@ class BoxedTensor:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of elements that a copy moves along each dimension. With element strides this is less than the
-        box's width."""
+        """The number of elements that a copy moves along each dimension. If element strides are greater than 1, a copy
+        moves fewer elements than the sides of the box."""
         return tuple(-(-b // s) for b, s in zip(self.box, self.element_strides, strict=True))
 
     @property
     def box_bytes(self) -> int:
-        """The bytes of a box, which its copy completes at a barrier."""
+        """The number of bytes of a box; the copy of the box completes this number of bytes at a barrier."""
         return math.prod(self.counts) * self.itemsize
 
     @property
     def pitch(self) -> int:
-        """The bytes from one row of a box to the next in shared memory. With a swizzle this is the swizzle's width,
-        even for narrower rows."""
+        """The bytes from one row of a box to the next in shared memory. With a swizzle, the pitch is the swizzle's
+        width, even for narrower rows."""
         return self.swizzle or self.counts[0] * self.itemsize
 
     @property
@@ -74,7 +74,7 @@ class BoxedTensor:
 
     @classmethod
     def decode(cls, data: bytes) -> BoxedTensor | None:
-        """Decode 128 bytes; None if they are no map."""
+        """Decode the 128 bytes of a tensor map; None if the bytes are no map."""
         magic, address, *rest = _LAYOUT.unpack_from(data)
         rank, kind, swizzle, fill = rest[19:]
         if magic != _MAGIC or not 1 <= rank <= 5:
@@ -114,8 +114,8 @@ _PLACES = {
 
 def edited(data: bytes, field: str, ordinal: int, value: int) -> bytes | None:
     """Change one field of the 128 bytes of a map as ``tensormap.replace`` does. Returns None if the bytes are no map,
-    or if the simulator cannot run a map with this value. 128 zero bytes count as a map whose fields are all still to be
-    set, because Triton makes maps in this way.
+    or if the simulator cannot run a map with this value. If all 128 bytes are zero, they count as a map whose fields
+    are all still to be set, because Triton makes maps from zero bytes.
 
     >>> BoxedTensor.decode(edited(TensorMap(np.zeros((8, 8)), (8, 2)).encoded(0), "box_dim", 1, 4)).box
     (2, 4)
@@ -142,24 +142,24 @@ def edited(data: bytes, field: str, ordinal: int, value: int) -> bytes | None:
 
 
 def element_bytes(kind: str) -> int:
-    """The bytes of an element of a map's type."""
+    """Return the bytes of one element of a map's type."""
     return DTYPES[kind.removesuffix("_ftz")].itemsize
 
 
 class TensorMap:
-    """A tensor map: an array as the GPU's copy engine sees it, and the box of it that one copy moves.
+    """A tensor map: how the GPU's copy engine addresses an array, and which box of the array one copy moves.
 
-    Pass it as the argument for a kernel's parameter ``const __grid_constant__ CUtensorMap`` or for a pointer to such a
-    map. It can also be a member of a list that is passed as a structure or array. Elements outside the array are loaded
-    as ``oob_fill``.
+    Pass a ``TensorMap`` as the argument for a kernel's parameter ``const __grid_constant__ CUtensorMap`` or for a
+    pointer to such a map. A ``TensorMap`` can also be a member of a list that is passed as a structure or array.
+    Elements outside the array are loaded as ``oob_fill``.
 
     Parameters
     ----------
     array : array
         A C-contiguous NumPy array, which the kernel may read and write like any other argument.
     box_dim : sequence of int
-        The sides of the box in elements, each at most 256. They are in the order of the array's dimensions, outermost
-        first, as in ``cuda.core``.
+        The sides of the box in elements, each at most 256. The sides are in the order of the array's dimensions,
+        outermost first, as in ``cuda.core``.
     shape : sequence of int, optional
         The shape of the part of the array that the map describes. The default is the whole array.
     strides : sequence of int, optional
@@ -171,8 +171,8 @@ class TensorMap:
     data_type : str, optional
         The type of the elements, if the array's dtype does not state it: "bf16" for 16-bit words, "tf32" for float32.
     swizzle : int, default: 0
-        0, 32, 64 or 128: the swizzle mode of the tensor map. Within rows of this many bytes, chunks of 16 bytes are
-        permuted in shared memory.
+        0, 32, 64 or 128: the swizzle mode of the tensor map. With a swizzle of s bytes, chunks of 16 bytes are permuted
+        within rows of s bytes in shared memory.
     oob_fill : str, default: "zero"
         The value of elements outside the array: "zero" or "nan".
 
@@ -265,7 +265,7 @@ class TensorMap:
             raise UsageError(f"TensorMap: shape and strides reach {end} bytes into an array of {array.nbytes}")
 
     def encoded(self, address: int) -> bytes:
-        """The 128 bytes of the kernel's parameter, for an array at this address."""
+        """Return the 128 bytes of the kernel's parameter, for an array at this address."""
         return replace(self.tensor, address=address + self.offset).encode()
 
     def __repr__(self) -> str:

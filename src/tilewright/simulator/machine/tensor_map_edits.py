@@ -1,9 +1,10 @@
-"""Checks, for tensor maps that a kernel writes, whether the copy engine sees their current contents (PTX ISA 8.10.3,
+"""Checks whether the copy engine sees the current contents of tensor maps that a kernel writes (PTX ISA 8.10.3,
 9.7.13.4).
 
-The copy engine reads maps through a separate proxy. A write of a map is visible to it after two steps. First, a thread
-that knows of the write releases the proxy (``fence.proxy.tensormap::generic.release``, ``tensormap.cp_fenceproxy``).
-Then the thread that starts the copy acquires it (``fence.proxy.tensormap::generic.acquire``).
+The copy engine reads tensor maps through a separate proxy. A write of a map is visible to the copy engine after two
+steps. First, a thread that is ordered after the write executes a fence that releases the proxy
+(``fence.proxy.tensormap::generic.release``, ``tensormap.cp_fenceproxy``). Second, the thread that starts the copy
+executes a fence that acquires the proxy (``fence.proxy.tensormap::generic.acquire``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .values import Ints
 
 
 class TensorMapEdits:
-    """The fences of a batch of blocks between writes of tensor maps and the use of these maps."""
+    """Records the fences that a batch of blocks executes between writes of tensor maps and the use of these maps."""
 
     def __init__(self, threads: Threads, clocks: Clocks, reports: Reports) -> None:
         self.threads, self.clocks, self.reports = threads, clocks, reports
@@ -29,11 +30,11 @@ class TensorMapEdits:
         self.acquired: dict[tuple[int, int], int] = {}  # warp and address → a stamp of the warp at the acquire
 
     def clear(self) -> None:
-        """Reset the state for new blocks; what earlier blocks released stays released."""
+        """Reset the state for new blocks; maps that earlier blocks released stay released."""
         self.acquired.clear()
 
     def release(self, lanes: Ints) -> None:
-        """Note that these lanes released the proxy."""
+        """Record that these lanes released the proxy."""
         blocks = self.threads.of_block[lanes]
         for block in np.unique(blocks):
             row, ordinal = self.clocks.knowledge(lanes[blocks == block]), int(block) + self.clocks.first
@@ -42,13 +43,13 @@ class TensorMapEdits:
         self.clocks.advance(lanes)
 
     def acquire(self, lanes: Ints, addresses: Ints) -> None:
-        """Note that each lane acquired the map at its generic address."""
+        """Record that each lane acquired the map at its own generic address."""
         for lane, at in zip(lanes.tolist(), addresses.tolist(), strict=True):
             self.acquired[int(self.threads.base_warp[lane]), at] = int(self.clocks.stamp[lane])
 
     def check(self, ins: Instruction, region: Region, offset: int, address: int, lane: int) -> None:
-        """Report a map that a lane uses and whose last write the copy engine may not see; the map lies at an offset of
-        a region."""
+        """Report a map that a lane uses if the copy engine may not see the last write of the map; the map lies at an
+        offset of a region."""
         shadow = region.shadow
         if shadow is None:
             return

@@ -1,22 +1,25 @@
 """The tensor memory of compute capability 10.0: its contents, its allocation, and the order of accesses (PTX ISA
 9.7.16).
 
-Each block has 128 lanes × 512 columns of 32 bits. A cell, in this module, is 16 lanes of a column, because instructions
-access these together. Products, copies and shifts (``mma``, ``cp``, ``shift``), and loads and stores (``ld``, ``st``),
-are asynchronous. The simulator executes each when it is issued. The rules of 9.7.16.6 decide whether a later access to
-the same cells is ordered after it:
+The tensor memory of each block has 128 lanes × 512 columns of 32 bits. A cell, in this module, is 16 lanes of a column,
+because instructions access 16 lanes together. Products, copies and shifts (``mma``, ``cp``, ``shift``), and loads and
+stores (``ld``, ``st``), are asynchronous. The simulator executes an asynchronous operation when it is issued. The rules
+of PTX ISA 9.7.16.6 decide whether a later access to the same cells is ordered after the operation:
 
-- Two operations of one thread that form a pipeline are in order: ``mma`` → ``mma`` on one accumulator of one shape,
-  ``cp`` → ``mma``, ``shift`` → ``mma``, ``mma`` → ``shift``, ``shift`` → ``cp.4x256b``.
-- In all other cases the earlier operation must be complete. ``ld`` and ``st`` are complete after ``tcgen05.wait``. The
-  others are complete when a thread has waited for an mbarrier at which a ``tcgen05.commit`` arrived.
-- Another thread is ordered after an operation by what orders plain accesses (see ``clocks``), if there are two fences:
-  ``tcgen05.fence::before_thread_sync`` before it, which a commit implies, and ``tcgen05.fence::after_thread_sync``
-  after it.
+- Two operations of one thread are in order if they form a pipeline. The pipelines are ``mma`` → ``mma`` on the same
+  accumulator with the same shape, ``cp`` → ``mma``, ``shift`` → ``mma``, ``mma`` → ``shift``, ``shift`` →
+  ``cp.4x256b``.
+- In all other cases the earlier operation must be complete before the later one is issued. ``ld`` and ``st`` are
+  complete after ``tcgen05.wait``. Products, copies and shifts are complete when a thread has waited for an mbarrier at
+  which a ``tcgen05.commit`` arrived.
+- A synchronisation that orders plain accesses (see ``clocks``) also orders another thread after an operation, if
+  ``tcgen05.fence::before_thread_sync`` precedes the synchronisation and ``tcgen05.fence::after_thread_sync`` follows
+  it. A commit implies ``tcgen05.fence::before_thread_sync``.
 
-These fences restrict only the compiler: ptxas 13.0 makes no instruction of them. A fence that is missing is therefore a
-finding "by the letter of PTX". The same holds for an order of products and copies of one thread that GPUs keep,
-although the document does not list it. A fence by one thread counts for its whole warp.
+The two fences of ``tcgen05`` restrict only the compiler: ptxas 13.0 makes no machine instruction from them. A missing
+fence of ``tcgen05`` is therefore a finding "by the letter of PTX". Some orders of products and copies of one thread are
+not listed in the PTX ISA, although GPUs keep them: to rely on such an order is also a finding "by the letter of PTX". A
+fence by one thread counts for its whole warp.
 """
 
 from __future__ import annotations
@@ -60,8 +63,8 @@ _PIPELINES = {("mma", "mma"), ("cp", "mma"), ("shift", "mma"), ("mma", "shift")}
 
 
 class Cells(NamedTuple):
-    """Some lanes and columns of one block of the batch. The lanes are a range whose ends are multiples of 16, or every
-    other 16 lanes of such a range."""
+    """Some lanes and columns of one block of the batch. The lanes of ``Cells`` are a range whose ends are multiples of
+    16, or every second group of 16 lanes in such a range."""
 
     block: int
     groups: slice  # of OF_CELL lanes
@@ -79,8 +82,8 @@ class Cells(NamedTuple):
 @dataclass(eq=False, slots=True)
 class TensorOperation:
     """An operation that a lane issued. ``kind`` is "mma", "cp", "shift", "ld" or "st". ``pair`` is true for an
-    operation of a pair of blocks. ``form`` has what two products must have in common to be a pipeline. ``number``
-    counts the operations of all lanes. ``turn`` counts those of the lane that a commit tracks."""
+    operation of a pair of blocks. ``form`` has the properties that two products must have in common to form a pipeline.
+    ``number`` counts the operations of all lanes. ``turn`` counts the operations of this lane that a commit tracks."""
 
     ins: Instruction
     kind: str
@@ -109,19 +112,20 @@ class Allocation:
 
 @dataclass(frozen=True)
 class _Committed:
-    """All operations that a lane has issued up to a turn, at an mbarrier."""
+    """The operations of a lane up to a ``turn`` that a commit tracks; a thread that waits at the commit's mbarrier
+    finishes them."""
 
     memory: TensorMemory
     lane: int
     turn: int
 
     def finish(self, stamp: int) -> None:
-        """They are complete, as the thread with this stamp knows."""
+        """Record that the thread with this stamp knows that the committed operations are complete."""
         self.memory.note_complete(self, stamp)
 
 
 class TensorMemory:
-    """The tensor memory of a batch of blocks. The first instruction that uses it creates it."""
+    """The tensor memory of a batch of blocks. The first instruction that uses tensor memory creates this object."""
 
     def __init__(self, threads: Threads, clocks: Clocks, reports: Reports, mbarriers: Mbarriers) -> None:
         self.threads, self.clocks, self.reports, self.mbarriers = threads, clocks, reports, mbarriers
@@ -133,7 +137,7 @@ class TensorMemory:
         self.clear()
 
     def clear(self) -> None:
-        """Reset everything, because new blocks start."""
+        """Reset all state of the tensor memory, because new blocks start."""
         for array in (self.written, self.writer, self.loaded, self.consumed):
             array.fill(0)
         self.data.fill(0xFFFFFFFF)  # NaN: what was not written shows in the result too
@@ -174,8 +178,8 @@ class TensorMemory:
             self.report(TCGEN05_MISUSE, ins, lane, text)
 
     def allocate(self, ins: Instruction, lane: int, count: int, pair: bool) -> int | None:
-        """Execute ``tcgen05.alloc`` by the warp of a lane; returns the address. If the block has not enough free
-        columns, reports a finding and returns None."""
+        """Execute ``tcgen05.alloc`` by the warp of a lane; returns the address of the columns. If the block has not
+        enough free columns, reports a finding and returns None."""
         block = int(self.threads.of_block[lane])
         if block in self.relinquished:
             given = self.relinquished[block].place(ins)
@@ -214,7 +218,7 @@ class TensorMemory:
         self.owned[block, found.first : found.first + count] = False
 
     def leave(self, lanes: Ints) -> None:
-        """Note that these lanes leave the kernel."""
+        """Record that these lanes leave the kernel."""
         for block in np.unique(self.threads.of_block[lanes]).tolist():
             cluster, row = block // self.clocks.together, self._knowledge(lanes[self.threads.of_block[lanes] == block])
             self.left[cluster] = np.maximum(row, self.left.get(cluster, row))
@@ -224,14 +228,14 @@ class TensorMemory:
         self.relinquished.setdefault(int(self.threads.of_block[lane]), ins)
 
     def end(self) -> None:
-        """At the end of blocks, report columns that were not deallocated."""
+        """Report, at the end of blocks, columns that were not deallocated."""
         for allocations in self.allocations.values():
             for a in allocations:
                 text = f"the kernel ends without tcgen05.dealloc of these {a.count} columns"
                 self.report(TCGEN05_MISUSE, a.ins, a.lane, text)
 
     def in_bounds(self, ins: Instruction, lane: int, block: int, first: int, count: int, what: str) -> bool:
-        """Whether a block has allocated these columns; reports a finding if it has not."""
+        """Whether a block has allocated these columns; reports a finding if the block has not."""
         if first + count <= COLUMNS and self.owned[block, first : first + count].all():
             return True
         held = ", ".join(f"{a.first} to {a.first + a.count - 1}" for a in self.allocations.get(block, []))
@@ -242,7 +246,7 @@ class TensorMemory:
     # ---- order
 
     def begin(self, operation: TensorOperation) -> TensorOperation:
-        """Note that an operation is issued; returns it with its numbers."""
+        """Record that an operation is issued; returns the operation with its ``number`` and its ``turn``."""
         operation.issued = int(self.clocks.stamp[operation.lane])
         if operation.kind in _BY_COMMIT:
             operation.turn = self.turns[operation.lane] = self.turns.get(operation.lane, 0) + 1
@@ -257,12 +261,12 @@ class TensorMemory:
         return operation
 
     def reads_shared(self, operation: TensorOperation, transfers: Iterable[Transfer | None]) -> None:
-        """Note that an operation reads shared memory, until a commit of its lane is complete."""
+        """Record that an operation reads shared memory until a commit of its lane is complete."""
         self.reading.setdefault(operation.lane, []).extend(t for t in transfers if t is not None)
 
     def commit(self, ins: Instruction, barriers: Iterable[Mbarrier], lane: int) -> None:
-        """Execute ``tcgen05.commit``: an arrival at each barrier when all that the lane has issued is complete. It
-        publishes what the lane knows, as a ``fence::before_thread_sync`` does."""
+        """Execute ``tcgen05.commit``: arrive at each barrier when all operations that the lane has issued are complete.
+        A commit also publishes the times that the lane knows, as a ``fence::before_thread_sync`` does."""
         lanes = np.array([lane])
         self.fence_before(lanes)
         turn, stamp = self.turns.get(lane, 0), int(self.clocks.stamp[lane])
@@ -273,8 +277,9 @@ class TensorMemory:
             self.mbarriers.arrive(ins, barrier, lanes, 1)
 
     def note_complete(self, done: _Committed, stamp: int) -> None:
-        """Note that a thread with this stamp has waited for a commit. Reads of shared memory count as made by the lane
-        at the time of its first commit after them. Every thread that waits for the commit knows of that time."""
+        """Record that a thread with this stamp has waited for a commit. Reads of shared memory count as made by the
+        lane at the time of its first commit after these reads. Every thread that waits for a commit knows the time of
+        the commit."""
         waits = self.complete.setdefault(done.lane, [])
         waits.append((done.turn, stamp))
         del waits[:-_MOST_WAITS]
@@ -316,8 +321,8 @@ class TensorMemory:
             self.after[warp] = self._knowledge(lanes[warps == warp])
 
     def access(self, operation: TensorOperation, writes: Iterable[Cells], reads: Iterable[Cells]) -> None:
-        """Note that an operation accesses cells; reports earlier operations on these cells that are not ordered before
-        it."""
+        """Record that an operation accesses cells; reports earlier operations on these cells that are not ordered
+        before this operation."""
         seen: set[int] = set()
         for cells, stores in (*((each, True) for each in writes), *((each, False) for each in reads)):
             arrays = (self.writer, self.loaded, self.consumed) if stores else (self.writer,)
@@ -335,10 +340,10 @@ class TensorMemory:
     def check_written(
         self, operation: TensorOperation, block: int, lanes: slice | Ints, columns: slice, what: str
     ) -> None:
-        """Report lanes and columns that an operation reads and that nothing has written.
+        """Report lanes and columns that an operation reads and that no operation has written.
 
-        A product of 64 rows writes every other 16 lanes. A warp that loads 32 of these lanes gets 16 whose values are
-        meaningless; this is not reported.
+        A product of 64 rows writes only every second group of 16 lanes. A warp that loads 32 lanes of such a product
+        gets 16 lanes with meaningless values; these loads are not reported.
         """
         missing = ~self.written[block, lanes, columns]
         halves = missing.reshape(-1, OF_CELL * missing.shape[1])

@@ -1,9 +1,9 @@
-"""The threads of a batch of blocks: the position of each in its warp, block, cluster and grid; and its special
+"""The threads of a batch of blocks: the position of each thread in its warp, block, cluster and grid; and its special
 registers.
 
 The blocks of a cluster run at the same time and address each other's shared memory. So the blocks of a launch with
-clusters are numbered cluster by cluster, and within a cluster by rank. A batch contains whole clusters. Without
-clusters, every block is a cluster of its own, as on hardware (PTX ISA 10.13 to 10.20).
+clusters are numbered cluster by cluster, and within a cluster by rank. A batch contains whole clusters. In a launch
+without clusters, every block counts as a cluster of one block, as on hardware (PTX ISA 10.13 to 10.20).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ NO_CLUSTER: Dim = (1, 1, 1)
 
 
 def cluster_dimensions(entry: Function, grid: Dim, given: int | Sequence[int] | None) -> Dim:
-    """The blocks of a cluster along x, y, z: those with which the kernel was compiled, or those that were ``given`` at
-    the launch.
+    """Return the numbers of blocks of a cluster along x, y, z: those with which the kernel was compiled, or those that
+    were ``given`` at the launch.
 
-    Raises UsageError for a size that the kernel or the grid does not allow, and for one that no GPU accepts.
+    Raises UsageError for a cluster size that the kernel or the grid does not allow, or that no GPU accepts.
     """
     limits, name = entry.limits, entry.name
     required = limits.get("reqnctapercluster")
@@ -50,7 +50,7 @@ def cluster_dimensions(entry: Function, grid: Dim, given: int | Sequence[int] | 
 
 
 def grid_of_clusters(grid: Dim, cluster: Dim) -> Dim:
-    """The numbers of clusters along x, y, z.
+    """Return the numbers of clusters of a grid along x, y, z.
 
     >>> grid_of_clusters((8, 6, 1), (2, 3, 1))
     (4, 2, 1)
@@ -59,7 +59,7 @@ def grid_of_clusters(grid: Dim, cluster: Dim) -> Dim:
 
 
 def blocks_by_cluster(numbers: Ints, grid: Dim, cluster: Dim) -> Ints:
-    """Convert numbers of blocks that are counted cluster by cluster to indices in the grid.
+    """Convert block numbers, which count the blocks cluster by cluster, to block indices in the grid.
 
     >>> blocks_by_cluster(np.arange(8), (4, 2, 1), (2, 2, 1)).tolist()
     [0, 1, 4, 5, 2, 3, 6, 7]
@@ -73,7 +73,7 @@ def blocks_by_cluster(numbers: Ints, grid: Dim, cluster: Dim) -> Ints:
 
 
 def clusters_of(blocks: Ints, grid: Dim, cluster: Dim) -> Ints:
-    """The number of the cluster to which each block of the grid belongs.
+    """Return the number of the cluster to which each block of the grid belongs.
 
     >>> clusters_of(np.arange(8), (4, 2, 1), (2, 2, 1)).tolist()
     [0, 0, 1, 1, 0, 0, 1, 1]
@@ -88,7 +88,8 @@ def _place(index: Ints, shape: Dim) -> tuple[Ints, Ints, Ints]:
 
 
 class Cluster:
-    """The clusters of a batch. Each has ``size`` blocks; ``rank`` is the rank of each lane's block in its cluster."""
+    """The clusters of a batch. Each cluster has ``size`` blocks; ``rank`` is the rank of each lane's block in its
+    cluster."""
 
     def __init__(self, shape: Dim, of_block: Ints) -> None:
         self.shape, self.size = shape, math.prod(shape)
@@ -96,12 +97,13 @@ class Cluster:
         self.rank = of_block % self.size
 
     def block(self, rank: int | Array, sel: Ints | None = None) -> Ints:
-        """The block of the batch that has this rank in each active lane's cluster."""
+        """Return the block of the batch that has this rank in each active lane's cluster."""
         own = self.of_block if sel is None else self.of_block[sel]
         return np.asarray(own - own % self.size + rank)
 
     def registers(self, grid: Dim, index: Ints, axis: int) -> dict[str, int | Ints]:
-        """The special registers of clusters along an axis; ``index`` is the index in the grid of each lane's block."""
+        """Return the values of the special registers about clusters along an axis; ``index`` is the index in the grid
+        of each lane's block."""
         at, of = _place(index, grid)[axis], self.shape[axis]
         return {
             "%clusterid": at // of,
@@ -121,7 +123,8 @@ RESERVED_SHARED = 1024
 
 
 class Threads:
-    """All threads of ``copies`` blocks of a grid, one lane each. Arrays have shape (size,) unless stated otherwise."""
+    """All threads of ``copies`` blocks of a grid, one lane each. Arrays of this class have the shape (size,) unless
+    stated otherwise."""
 
     def __init__(self, grid: Dim, block: Dim, copies: int, cluster: Dim = NO_CLUSTER) -> None:
         self.grid, self.block, self.copies = grid, block, copies
@@ -139,21 +142,22 @@ class Threads:
         self.grid_blocks = np.zeros(copies, np.int64)  # of the grid: (copies,)
 
     def move_to(self, first: int, grid_blocks: Ints) -> None:
-        """Make these the threads of these blocks of the grid, which are the blocks of the run from ``first`` on."""
+        """Assign all threads to these blocks of the grid, the first of which is block ``first`` of the run."""
         self.blocks[:], self.grid_blocks[:] = np.arange(first, first + self.copies), grid_blocks
         self.warp[:] = grid_blocks[self.of_block] * (-(-self.threads // 32)) + self.tid // 32
 
     def place(self, lane: int) -> tuple[Dim, Dim]:
-        """The block and the thread of a lane, as the kernel sees them."""
+        """Return the block index and the thread index of a lane, as the kernel sees them."""
         block, thread = int(self.grid_blocks[self.of_block[lane]]), int(self.tid[lane])
         return split(block, self.grid), split(thread, self.block)
 
 
 def special_register(name: str, threads: Threads, dynamic_shared: int, static_shared: int) -> Array:
-    """The values of a special register (PTX ISA 10), as unsigned 32- or 64-bit integers: one for each lane, or a single
-    one for all lanes.
+    """Return the values of a special register (PTX ISA 10), as unsigned 32- or 64-bit integers: one value for each
+    lane, or a single value for all lanes.
 
-    ``dynamic_shared`` and ``static_shared`` are bytes of shared memory per block. Raises UsageError for an unknown register.
+    ``dynamic_shared`` and ``static_shared`` are the bytes of dynamic and static shared memory per block. Raises
+    UsageError for an unknown register.
     """
     base, _, axis = name.partition(".")
     i = "xyz".find(axis) if axis else 0

@@ -1,9 +1,10 @@
-"""Tracks reads and writes by the asynchronous proxy, and the bytes of copies under way (PTX ISA 8.10.3, 9.7.9.27).
+"""Tracks reads and writes by the asynchronous proxy, and the bytes of incomplete copies (PTX ISA 8.10.3, 9.7.9.27).
 
-The simulator executes a copy by the copy engine when it is issued. But until a thread has waited for the copy, the
-bytes that it writes count as being written, and those that it reads as being read. The shadow marks their cells as
-``busy``, and an access to a busy cell is reported. So the findings do not depend on when a copy happens to complete.
-Bytes that were copied count as written by the thread that waited for the copy.
+The simulator executes a copy of the copy engine when its instruction is issued. Until a thread has waited for a copy,
+the bytes that the copy writes count as being written, and the bytes that it reads count as being read. The shadow marks
+the cells of bytes that a copy still writes or reads as ``busy``, and an access to a busy cell is reported. Therefore
+the findings about a copy do not depend on the time at which the copy completes. Bytes that were copied count as written
+by the thread that waited for the copy.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ CHUNK = 16
 
 @dataclass(eq=False)
 class Transfer:
-    """Chunks of a region that an instruction under way writes or reads, by the offsets of their first bytes.
+    """Chunks of a region that an asynchronous instruction writes or reads; ``chunks`` are the offsets of their first
+    bytes.
 
-    ``barrier`` is the mbarrier at which its bytes arrive, if there is one.
+    ``barrier`` is the mbarrier at which the bytes of the transfer arrive, if there is one.
     """
 
     transfers: Transfers
@@ -47,12 +49,12 @@ class Transfer:
     also_reading: frozenset[int] = frozenset()
 
     def finish(self, stamp: int) -> None:
-        """Complete the transfer; the thread with this stamp has waited for it."""
+        """Complete the transfer; the thread with this stamp has waited for the transfer."""
         self.transfers.finish(self, stamp)
 
 
 class Transfers:
-    """The transfers under way of a batch of blocks."""
+    """The transfers of a batch of blocks that are not complete yet."""
 
     def __init__(
         self, threads: Threads, clocks: Clocks, reports: Reports, mbarriers: Mbarriers, code: Sequence[Instruction]
@@ -82,8 +84,8 @@ class Transfers:
         barrier: Mbarrier | None = None,
         unit: int = CHUNK,
     ) -> Transfer | None:
-        """Note that a lane makes the asynchronous proxy write these chunks of ``unit`` bytes. Returns None if the
-        region has no shadow, which would find races."""
+        """Record that a lane makes the asynchronous proxy write these chunks of ``unit`` bytes. Returns None if the
+        region has no shadow, so that races on it are not checked."""
         shadow = region.shadow
         if shadow is None:
             return None
@@ -101,9 +103,9 @@ class Transfers:
         return self._begin(ins, region, chunks, unit, cells, barrier, writes=True)
 
     def read(self, ins: Instruction, region: Region, chunks: Ints, lane: int, unit: int = CHUNK) -> Transfer | None:
-        """Note that a lane makes the asynchronous proxy read these chunks of ``unit`` bytes; reports bytes whose writes
-        the proxy cannot see yet. The chunks are busy until the transfer is finished. Returns None if the region has no
-        shadow, which would find races."""
+        """Record that a lane makes the asynchronous proxy read these chunks of ``unit`` bytes; reports bytes whose
+        writes the proxy cannot see yet. The chunks count as busy until the transfer is finished. Returns None if the
+        region has no shadow, so that races on it are not checked."""
         shadow = region.shadow
         if shadow is None:
             return None
@@ -159,7 +161,7 @@ class Transfers:
         return frozenset(found)
 
     def finish(self, transfer: Transfer, stamp: int) -> None:
-        """Complete a transfer: its bytes count as written, or read, by the thread with this stamp (0: by no thread)."""
+        """Complete a transfer: its bytes count as written or read by the thread with this stamp (0: by no thread)."""
         if self.under_way.pop(transfer.number, None) is None:
             return
         shadow = transfer.region.shadow
@@ -208,10 +210,10 @@ class Transfers:
     # ---- findings
 
     def end(self) -> None:
-        """At the end of blocks, end all transfers, and report copies that may still read shared memory of their block.
+        """End all transfers at the end of blocks, and report copies that may still read shared memory of their block.
 
-        CUTLASS waits for the last stores of a block. DeepGEMM does not wait, and relies on GPUs that keep the memory
-        until then.
+        CUTLASS waits for the last stores before a block ends. DeepGEMM does not wait for the last stores, because GPUs
+        keep the block's memory until the stores are complete.
         """
         for lane, transfers in self.groups.items():
             for _, transfer in transfers:
@@ -232,8 +234,8 @@ class Transfers:
     def touched(
         self, ins: Instruction, region: Region, cells: Ints, offsets: Ints, sel: Ints | None, writes: bool
     ) -> Bools | None:
-        """Report accesses to cells that a transfer under way writes, and write accesses to cells that it reads. Returns
-        which accesses were reported; None if none."""
+        """Report accesses to cells that an incomplete transfer writes, and write accesses to cells that such a transfer
+        reads. Returns which accesses were reported; None if no access was reported."""
         shadow = region.shadow
         if shadow is None or shadow.busy is None or not self.under_way:
             return None
@@ -269,7 +271,7 @@ class Transfers:
 
 
 def chunks_of(first: int, nbytes: int) -> Ints:
-    """The offsets of the chunks of a range of bytes.
+    """Return the offsets of the chunks of a range of bytes.
 
     >>> chunks_of(32, 48).tolist()
     [32, 48, 64]

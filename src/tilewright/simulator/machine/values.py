@@ -29,7 +29,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def per_lane(values: Array, lanes: Ints) -> Array:
-    """The values of an operand (a register or a constant) for these lanes, in the shape of ``lanes``.
+    """Return the values of an operand (a register or a constant) for these lanes, in the shape of ``lanes``.
 
     >>> per_lane(np.array(7), np.array([0, 2])).tolist(), per_lane(np.array([5, 6, 7]), np.array([[0, 2]])).tolist()
     ([7, 7], [[5, 7]])

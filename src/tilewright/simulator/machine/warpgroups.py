@@ -1,11 +1,12 @@
-"""Tracks products of warpgroups under way: the registers and the shared memory that a ``wgmma`` still uses (PTX ISA
+"""Tracks incomplete products of warpgroups: the registers and the shared memory that a ``wgmma`` still uses (PTX ISA
 9.7.16.7).
 
-The simulator executes a ``wgmma`` when it is issued. But until the warp has waited for its group, its accumulators, the
-registers of A and its tiles in shared memory count as in use. Registers are watched if they are operands of a
-``wgmma``, or copies of such registers. A plain ``mov`` of an accumulator copies its state, too, because compilers place
-such copies between products and remove them later. Every other access before the wait is a finding. A product is also a
-finding if its registers were written with no ``wgmma.fence`` after the write.
+The simulator executes a ``wgmma`` when it is issued. Until a warp has waited for the group of the ``wgmma``, the
+accumulators, the registers of A and the tiles in shared memory count as in use. The simulator watches registers that
+are operands of a ``wgmma``, and registers to which these are copied. A plain ``mov`` of an accumulator is allowed
+before the wait: the copy then counts as in use, too, because compilers place such copies between products and remove
+them later. Every other access to a register in use is a finding. A ``wgmma`` is also a finding if its registers were
+written before, and no ``wgmma.fence`` was executed after that write.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Reading = list[tuple[int, Transfer | None]]
 
 
 class Warpgroups:
-    """The products under way of a batch of blocks. ``code`` is the program's code."""
+    """The products of a batch of blocks that are not complete yet. ``code`` is the program's code."""
 
     def __init__(self, threads: Threads, clocks: Clocks, reports: Reports, code: list[Instruction]) -> None:
         self.threads, self.clocks, self.reports, self.code = threads, clocks, reports, code
@@ -62,7 +63,8 @@ class Warpgroups:
         self.known: dict[int, Ints] = {}
 
     def watch(self, ins: Instruction) -> Callable[[Ints | None], None] | None:
-        """Make a step that is run before an instruction that uses a watched register; None for other instructions."""
+        """Make a step that is run before an instruction that uses a watched register. Return None for other
+        instructions."""
         name = ins.parts[0]
         if not self.rows or name == "wgmma":
             return None
@@ -95,8 +97,8 @@ class Warpgroups:
         self.fenced[warps] = True
 
     def issue(self, ins: Instruction, groups: Ints, sums: list[str], parts: list[str], reading: Reading) -> None:
-        """Note that warpgroups (g, 128) start a product. ``sums`` are the registers of D whose values are read,
-        ``parts`` are the registers of A, and ``reading`` is what each group reads from shared memory."""
+        """Record that warpgroups (g, 128) start a product. ``sums`` are the registers of D whose values are read,
+        ``parts`` are the registers of A, and ``reading`` has the transfers by which each group reads shared memory."""
         warps = self.threads.base_warp[groups[:, ::32]].reshape(-1)
         d, a = self._rows_of(sums), self._rows_of(parts)
         self._check_fence(ins, groups, warps, [*d, *a])

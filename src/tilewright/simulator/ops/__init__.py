@@ -1,4 +1,4 @@
-"""The opcodes that the microscope knows. To add an opcode, write an entry in one of these files."""
+"""The opcodes that the microscope knows. To add an opcode, write an entry in one of the files of this package."""
 
 # Importing a file of opcodes enters them in the table.
 from . import (  # noqa: F401
@@ -24,5 +24,5 @@ __all__ = ["TABLE", "UnknownInstruction", "bind", "entry", "opcodes"]
 
 
 def opcodes() -> list[str]:
-    """The names of all opcodes that can be run, including control flow."""
+    """Return the names of all opcodes that can be run, including control flow."""
     return sorted({name for name, _ in TABLE} | {"bra", "brx", "call", "ret", "exit", "trap", "bar", "barrier"})

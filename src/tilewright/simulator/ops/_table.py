@@ -1,9 +1,10 @@
 """The table of opcodes: how an opcode is registered, found, and bound to the lanes on which it works.
 
-An entry is a small function. Most opcodes compute one value from others, element by element. For these, ``@value``
-registers a factory that returns ``compute(out, a, b, …)`` for a type and its modifiers. This module does everything
-else (operands, views, immediates, divergence). Opcodes that access memory or other lanes use ``@step``, and get the
-instruction and the lanes. A modifier that an entry does not list is an error, never ignored.
+An entry of the table is a small function. Most opcodes compute one value from others, element by element. For such an
+opcode, ``@value`` registers a factory that returns ``compute(out, a, b, …)`` for a type and its modifiers. This module
+handles the operands, views, immediates and divergence of opcodes that ``@value`` registers. Opcodes that access memory
+or other lanes are registered by ``@step``; their functions get the instruction and the lanes. A modifier that an entry
+does not list is an error, never ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FLOATS = ("f32", "f64", *HALVES)
 
 
 class UnknownInstruction(UsageError):  # noqa: N818 - a public name
-    """An instruction, or a form of one, is not in the table."""
+    """An instruction, or a form of an instruction, is not in the table."""
 
     def __init__(self, ins: Instruction, why: str = "is not one that the microscope knows") -> None:
         super().__init__(f"{ins.place()}: instruction {ins.opcode} {why} ({ins.text})")
@@ -43,7 +44,7 @@ class UnknownInstruction(UsageError):  # noqa: N818 - a public name
 def bind(ins: Instruction, lanes: Lanes) -> Step:
     """Make the step that runs an instruction on these lanes, including its guard.
 
-    Raises UnknownInstruction if the table has no entry.
+    Raises UnknownInstruction if the table has no entry for the instruction.
     """
     key = entry(ins)
     if key is None:
@@ -63,8 +64,8 @@ def _both(first: Step, then: Step) -> Step:
 
 
 def entry(ins: Instruction) -> tuple[str, str] | None:
-    """The key of an instruction in the table, which is its opcode and type (``add.cc`` is another opcode than ``add``);
-    None if there is no entry."""
+    """Return the key of an instruction in the table, which is its opcode and type (``add.cc`` is another opcode than
+    ``add``); None if the table has no entry."""
     parts = ins.parts
     name = f"{parts[0]}.cc" if "cc" in parts else parts[0]
     if parts[0] in ("st", "red") and parts[1:2] == ("async",):
@@ -75,7 +76,7 @@ def entry(ins: Instruction) -> tuple[str, str] | None:
 
 
 def guarded(run: Step, predicate: Array, negate: bool) -> Step:
-    """A step that runs only for the active lanes whose predicate is true, or with ``negate`` false."""
+    """Make a step that runs only for the active lanes whose predicate is true, or false if ``negate`` is set."""
 
     def step(sel: Ints | None) -> None:
         p = predicate if sel is None else predicate[sel]
@@ -101,8 +102,8 @@ def step(name: str, kinds: Iterable[str] = ("",)) -> Callable[[Builder], Builder
 
 
 def check_modifiers(ins: Instruction, allowed: Iterable[str], skip: int = 1) -> set[str]:
-    """The modifiers between opcode and type of an instruction. Raises UnknownInstruction for a modifier that is not
-    allowed."""
+    """Return the modifiers between opcode and type of an instruction. Raises UnknownInstruction for a modifier that the
+    entry of the instruction does not allow."""
     flags = set(ins.parts[1:-skip] if skip else ins.parts[1:])
     unknown = flags - set(allowed)
     if unknown:
@@ -120,7 +121,8 @@ def value(
 ) -> Callable[[Factory], Factory]:
     """Register an opcode that computes one value, element by element.
 
-    ``out`` and ``takes`` return the types of result and operands, if these differ from the instruction's type.
+    ``out`` and ``takes`` are functions that return the types of the result and of the operands, if these differ from
+    the instruction's type.
     """
     allowed = tuple(flags)
 
@@ -176,8 +178,8 @@ def elementwise(lanes: Lanes, ins: Instruction, target: str, kind: str, compute:
 
 
 def destination(lanes: Lanes, ins: Instruction, target: str, kind: str) -> tuple[Array, Any, bool]:
-    """A register as a destination of type ``kind``: the view to write, the dtype in which to compute, and whether the
-    register is wider than that."""
+    """Return three facts about a register as a destination of type ``kind``: the view to write, the dtype in which to
+    compute, and whether the register is wider than that dtype."""
     dtype = DTYPES[kind]
     if target == "_":
         return np.empty(lanes.size, dtype), dtype, False
@@ -194,7 +196,8 @@ def destination(lanes: Lanes, ins: Instruction, target: str, kind: str) -> tuple
 
 
 def one_of(ins: Instruction, flags: set[str], choices: Iterable[str]) -> str:
-    """The modifier of an instruction that is in ``choices``; the instruction must have exactly one."""
+    """Return the modifier of an instruction that is in ``choices``; the instruction must have exactly one such
+    modifier."""
     found = sorted(flags & set(choices))
     if len(found) != 1:
         raise UnknownInstruction(ins, f"must have one of the modifiers .{' .'.join(choices)}")
@@ -210,5 +213,5 @@ def number_of(ins: Instruction, operand: str) -> int:
 
 
 def size_of(kind: str) -> int:
-    """The bytes of a PTX type."""
+    """Return the number of bytes of a PTX type."""
     return SIZES[kind]

@@ -1,7 +1,7 @@
 """Instructions that access memory in every space: loads, stores, fences, atomics and reductions (PTX ISA 9.7.9,
 9.7.13).
 
-The lanes of an atomic take turns in order of thread.
+The lanes of a warp execute an atomic one after another, in order of thread.
 """
 
 # ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
@@ -76,8 +76,9 @@ Action = Callable[[Region, Ints, "Ints | None", "Ints | None"], None]
 def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, where: Address, action: Action) -> Step:
     """Make a step that calls ``action(region, offsets, at, lanes)`` for every region that the active lanes access.
 
-    ``at`` are the positions of those accesses among the active lanes. ``at`` and ``lanes`` are None if they are all.
-    For generic addresses the step finds the memory space. The observer receives the access unless ``kind`` is empty.
+    ``at`` are the positions, among the active lanes, of the lanes that access the region. ``at`` and ``lanes`` are None
+    if all active lanes access it. For generic addresses, the step finds the memory space of each address. If ``kind``
+    is not empty, the observer receives the access.
     """
 
     def within(name: str, a: Ints, at: Ints | None, sel: Ints | None) -> None:
@@ -113,7 +114,8 @@ def visit(ins: Instruction, lanes: Lanes, space: str, kind: str, nbytes: int, wh
 
 
 def note_work(ins: Instruction, lanes: Lanes, work: UnitWork, sel: Ints) -> None:
-    """Tell the observer what an instruction did in another unit, once for each of these lanes."""
+    """Report the work of an instruction in a unit other than the load/store pipe to the observer, once for each of
+    these lanes."""
     if lanes.launch.options.observer is not None:
         lanes.launch.options.observer.on_work(work, ins, lanes.warp[sel])
 
@@ -123,8 +125,8 @@ def note_read(
 ) -> None:
     """Pass a read to the shadow, and report what the shadow finds.
 
-    ``padded``, if not 0, is the size of elements that may contain padding. Such an element counts as unwritten only if
-    none of its bytes was written.
+    ``padded``, if not 0, is the size of elements that may contain padding. An element that may contain padding counts
+    as unwritten only if none of its bytes was written.
     """
     shadow = region.shadow
     if shadow is None:
@@ -146,10 +148,10 @@ def note_write(
     ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None,
     *, changes: NDArray[np.bool_] | None = None,
 ) -> Callable[[NDArray[np.bool_]], None] | None:  # fmt: skip
-    """Pass a write to the shadow. ``changes`` marks accesses whose value differs from the one in memory (None: all of
-    them).
+    """Pass a write to the shadow. ``changes`` marks the accesses that store another value than the memory already has
+    (None: all accesses).
 
-    Returns a function that reports races and must be called after the store; None if there are no races.
+    Returns a function that reports races and must be called after the store; returns None if there are no races.
     """
     shadow = region.shadow
     if shadow is None:
@@ -167,7 +169,8 @@ def note_write(
         earlier &= ~busy
 
     def settle(lost: NDArray[np.bool_]) -> None:
-        """Report races after the store; ``lost`` marks accesses that the value of another thread has overwritten."""
+        """Report races after the store; ``lost`` marks stores whose value was overwritten by the value of another
+        thread."""
         wrong = (earlier if changes is None else earlier & changes) | (same & lost)
         if wrong.any():
             lanes.reports.race(ins, region, sel, wrong, offsets)
@@ -225,7 +228,7 @@ def note_wanted(
     ins: Instruction, lanes: Lanes, region: Region, offsets: Ints, nbytes: int, sel: Ints | None,
     *, padded: int, conditions: Conditions,
 ) -> None:  # fmt: skip
-    """Do what ``note_read`` does, for the lanes for which a condition holds."""
+    """Do what ``note_read`` does, but only for the lanes for which a condition holds."""
     if conditions is None:
         note_read(ins, lanes, region, offsets, nbytes, sel, padded=padded)
         return
@@ -359,7 +362,7 @@ def _fence_tensor_map(ins: Instruction, lanes: Lanes) -> Step:
 
 
 def clock_of(lanes: Lanes, sel: Ints | None) -> Ints:
-    """The stamps of the active lanes."""
+    """Return the stamps of the active lanes."""
     return lanes.clocks.stamp if sel is None else lanes.clocks.stamp[sel]
 
 
@@ -437,8 +440,9 @@ Update = Callable[[Array, Array], Array]
 
 
 def float_sum(kind: str, shared: bool) -> Update:
-    """Add floats as an atomic does. In shared memory the threads' own arithmetic adds them. In global memory the cache
-    does: it flushes subnormal f32 (PTX ISA 9.7.13.5) and leaves an f64 NaN signalling."""
+    """Add floats as an atomic does. In shared memory, the arithmetic units of the multiprocessor add the floats of an
+    atomic. In global memory, the cache adds the floats of an atomic: it flushes subnormal f32 numbers to zero (PTX ISA
+    9.7.13.5) and does not make a signalling f64 NaN quiet."""
 
     def unquieted(out: Array, a: Array, b: Array) -> None:
         np.add(a, b, out=out)
@@ -461,7 +465,7 @@ def float_sum(kind: str, shared: bool) -> Update:
 
 
 def reduction(operation: str, kind: str) -> Update:
-    """The operation of a reduction by the copy engine, on numbers of a type."""
+    """Return the operation that a reduction by the copy engine applies to numbers of a type."""
     if operation == "add" and kind in ("f32", "f64", *HALVES):
         return float_sum(kind, shared=False)
     if kind not in HALVES:

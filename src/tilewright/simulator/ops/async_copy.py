@@ -1,14 +1,15 @@
-"""Instructions that copy between global and shared memory and whose bytes arrive later: ``cp.async`` and its groups
-(PTX ISA 9.7.9.25), and bulk copies.
+"""Instructions that copy between global and shared memory asynchronously, namely ``cp.async`` and its groups (PTX ISA
+9.7.9.25), and bulk copies.
 
-Bulk copies are ``cp.async.bulk``, ``cp.reduce.async.bulk`` and their tensor forms, by the copy engine (PTX ISA 9.7.9.27).
-The simulator copies the bytes when the instruction is issued. ``machine.transfers`` marks them as busy until a thread
-waits for the barrier or group, and an access to busy bytes is reported.
+Bulk copies are ``cp.async.bulk``, ``cp.reduce.async.bulk`` and their tensor forms, which the copy engine executes (PTX
+ISA 9.7.9.27). The simulator copies the bytes when a copy instruction is issued. ``machine.transfers`` marks the bytes
+of a copy as busy until a thread has waited for the barrier or group of the copy, and an access to busy bytes is
+reported.
 
 The box of a tensor map lies in shared memory row by row, swizzled as the map says. Rows that are narrower than a
-swizzle begin at multiples of the swizzle's width. Loads clip the box at every element, and fill the part outside the
-tensor. Stores and reductions move chunks of 16 bytes, so the last chunk of a row may overwrite what follows the row. An
-H200 behaves in this way.
+swizzle begin at multiples of the swizzle's width. Loads clip the box of the copy at every element, and fill the part
+outside the tensor. Stores and reductions move chunks of 16 bytes, so the last chunk of a row may overwrite what follows
+the row. The rules of loads, stores and reductions at the edges of a tensor were observed on an H200.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ def _cp(ins: Instruction, lanes: Lanes) -> Step:
 
 
 def _arrive(ins: Instruction, lanes: Lanes) -> Step:
-    """``cp.async.mbarrier.arrive``: an arrival when all earlier copies of the thread are complete. It counts as one of those
-    that the phase needs only with ``.noinc``."""
+    """Execute ``cp.async.mbarrier.arrive``: an arrival when all earlier copies of the thread are complete. Only with
+    ``.noinc`` does the arrival count as one of the arrivals that the phase needs."""
     flags = set(ins.parts[4:])
     if flags - {"noinc", "shared", "cta", "b64"} or len(ins.operands) != 1:
         raise UnknownInstruction(ins)
@@ -115,8 +116,8 @@ def _arrive(ins: Instruction, lanes: Lanes) -> Step:
 
 @dataclass(eq=False)
 class _Copies:
-    """Those that one execution of an instruction issued: their number, and of each lane where its bytes go, which lane it
-    is, its group, and whether the bytes have yet to arrive."""
+    """The copies that one execution of an instruction issued: the number of this execution, and for each lane the place
+    of its bytes, the lane's number, the group of its copy, and whether the bytes have yet to arrive."""
 
     number: int
     region: Region
@@ -127,8 +128,8 @@ class _Copies:
     coming: Bools
 
     def finish(self, which: Bools, stamps: Ints) -> None:
-        """These count as written by threads with these stamps, unless others have written the bytes meanwhile, or copy
-        to them."""
+        """Count the bytes of these copies as written by threads with these stamps, unless other threads have written to
+        these bytes meanwhile, or copy to them."""
         shadow = self.region.shadow
         self.coming &= ~which
         if shadow is None or not which.any():
@@ -139,12 +140,12 @@ class _Copies:
 
 
 class AsyncCopies:
-    """Copies by ``cp.async`` that are under way. No thread may read their bytes before it waits for the copy's group,
-    or at an mbarrier.
+    """The copies by ``cp.async`` that are not complete yet. No thread may read the bytes of a copy before it has waited
+    for the copy's group, or at an mbarrier.
 
-    The data is stored at once, but until that wait the shadow says "unwritten", so that an earlier read is reported.
-    After the wait, the bytes count as written by the thread that copied them, or by the thread that waited at the
-    mbarrier.
+    The bytes of a copy are stored at once, but until the wait the shadow marks them as unwritten, so that an earlier
+    read is reported. After the wait, the bytes count as written by the thread that copied them, or by the thread that
+    waited at the mbarrier.
     """
 
     def __init__(self, lanes: Lanes) -> None:
@@ -160,7 +161,7 @@ class AsyncCopies:
         self.issued = 0
 
     def start(self, ins: Instruction, region: Region, offsets: Ints, nbytes: int, sel: Ints | None) -> None:
-        """Note that these lanes copy to a region; the bytes may not be read before a wait for the copy."""
+        """Record that these lanes copy to a region; the bytes may not be read before a wait for the copy."""
         if region.shadow is None:
             return
         active = self.lanes.every if sel is None else sel
@@ -175,7 +176,7 @@ class AsyncCopies:
         self.under_way.append(_Copies(self.issued, region, offsets, nbytes, active, group, coming))
 
     def turn(self, what: str, keep: int, sel: Ints | None) -> None:
-        """Execute commit_group, wait_group N or wait_all by these lanes."""
+        """Execute ``cp.async.commit_group``, ``cp.async.wait_group`` N or ``cp.async.wait_all`` by these lanes."""
         active = self.lanes.every if sel is None else sel
         if what == "commit_group":
             self.group[active] += 1
@@ -189,7 +190,8 @@ class AsyncCopies:
         self._forget_arrived()
 
     def shared_with(self, lanes: Ints) -> CopiesAtBarrier:
-        """All copies under way of these lanes, for threads that wait for them at an mbarrier instead of for a group."""
+        """Return all incomplete copies of these lanes, for threads that wait for them at an mbarrier instead of for a
+        group."""
         self._forget_arrived()
         mine = self._marked(lanes)
         entries = [(copies, copies.coming & mine[copies.owner]) for copies in self.under_way]
@@ -206,13 +208,13 @@ class AsyncCopies:
 
 @dataclass(frozen=True)
 class CopiesAtBarrier:
-    """Copies that are complete when a phase of an mbarrier is complete. By then, some of them may have been waited for
-    elsewhere, and other copies to the same bytes may be under way."""
+    """Copies that are complete when a phase of an mbarrier is complete. Before that phase is complete, threads may have
+    waited for some of these copies by other means, and other copies to the same bytes may have begun."""
 
     entries: list[tuple[_Copies, Bools]]
 
     def finish(self, stamp: int) -> None:
-        """Count the bytes as written by the thread with this stamp."""
+        """Count the bytes of these copies as written by the thread with this stamp."""
         for copies, which in self.entries:
             which = which & copies.coming
             copies.finish(which, np.full(int(which.sum()), stamp))
@@ -229,7 +231,7 @@ _OPERATIONS = {"add", "min", "max", "inc", "dec", "and", "or", "xor"}
 @dataclass(frozen=True)
 class SharedRange:
     """A range of the shared memory of one block. ``region`` holds the shared memory of all blocks. ``first`` is the
-    offset of the range in it, and ``start`` is the offset at which the block's memory begins."""
+    offset of the range in ``region``, and ``start`` is the offset at which the block's memory begins."""
 
     region: Region
     first: int
@@ -237,8 +239,8 @@ class SharedRange:
 
 
 class CopyEngine:
-    """The copy engine, as one instruction uses it. It checks the ranges of memory that each lane copies, and reports
-    invalid ones."""
+    """The copy engine, as one instruction uses it. ``CopyEngine`` checks the ranges of memory that each lane copies,
+    and reports invalid ranges."""
 
     def __init__(self, ins: Instruction, lanes: Lanes) -> None:
         self.ins, self.lanes = ins, lanes
@@ -250,15 +252,15 @@ class CopyEngine:
         self.lanes.reports.report(kind, self.ins, np.array([lane]), np.ones(1, bool), at, f"{text}: {self.ins.text}")
 
     def aligned(self, what: str, value: int, to: int, lane: int, where: int) -> bool:
-        """Whether a number is a multiple of another; reports a finding if it is not."""
+        """Whether ``value`` is a multiple of ``to``; reports a finding if it is not."""
         if value % to == 0:
             return True
         self.report("misaligned", lane, where, f"{what} is {value % to} off a multiple of {to}")
         return False
 
     def in_shared(self, at: int, nbytes: int, lane: int, align: int = CHUNK) -> SharedRange | None:
-        """The range at an address of shared memory, in the lane's block or in another block of its cluster. If the
-        range is misaligned or extends outside, reports a finding and returns None."""
+        """Return the range at an address of shared memory, in the lane's block or in another block of its cluster. If
+        the range is misaligned or out of bounds, reports a finding and returns None."""
         if not self.shared.names_block(at):
             self.report("out of bounds", lane, at, f"{nbytes} bytes of {self.shared.missing_block(at)}")
             return None
@@ -274,8 +276,8 @@ class CopyEngine:
         return SharedRange(self.shared.region, offset, start)
 
     def in_global(self, at: int, nbytes: int, lane: int) -> tuple[Region, int] | None:
-        """The region and the offset of a range of global memory. If the range is misaligned or extends outside, reports
-        a finding and returns None."""
+        """Return the region and the offset of a range of global memory. If the range is misaligned or out of bounds,
+        reports a finding and returns None."""
         space = self.lanes.spaces["global"]
         if not self.aligned(f"the address of {space.describe(at, 1)}", at, CHUNK, lane, at):
             return None
@@ -287,8 +289,8 @@ class CopyEngine:
         return region, at - region.base
 
     def barrier(self, at: int, lane: int) -> Mbarrier | None:
-        """The barrier at an address of shared memory. If there is none, or the engine cannot see it, reports a finding;
-        returns None if there is none."""
+        """Return the barrier at an address of shared memory. If the address has no barrier, reports a finding and
+        returns None. If the copy engine cannot see the barrier yet, also reports a finding."""
         place, lanes = self.in_shared(at, 8, lane, 8), np.array([lane])
         if place is None:
             return None
@@ -299,8 +301,8 @@ class CopyEngine:
         return barrier
 
     def blocks(self, mask: int | None, place: SharedRange, lane: int) -> list[int]:
-        """For each block that receives a copy, the offset of its shared memory relative to that of the block of
-        ``place``."""
+        """Return, for each block that receives a copy, the offset of its shared memory relative to the shared memory of
+        the block of ``place``."""
         if mask is None:
             return [0]
         size, stride = self.lanes.cluster.size, self.shared.stride
@@ -324,10 +326,10 @@ class CopyEngine:
         pair: bool = False,
     ) -> None:
         """Write chunks of shared memory in every block of a mask, and complete their bytes at that block's barrier.
-        With ``pair``, they are completed in the block of its pair whose rank is even, or odd, as the rank of
-        ``barrier``'s block is. ``put`` stores the bytes in the block at a given offset. ``work`` is the work that
-        counters count for each block's copy. ``reads`` are the transfers that read the source; they are pending as long
-        as the copy."""
+        With ``pair``, the bytes for a pair of blocks complete at the barrier of one of the two: the even one if the
+        rank of ``barrier``'s block is even, otherwise the odd one. ``put`` stores the bytes in the block at a given
+        offset. ``work`` is the work that counters count for each block's copy. ``reads`` are the transfers that read
+        the source of the copy; they are pending until the copy is complete."""
         receivers = self.blocks(mask, place, lane)
         if work.sectors:
             note_work(self.ins, self.lanes, work.to(len(receivers)), np.array([lane]))
@@ -349,8 +351,8 @@ class CopyEngine:
             self.shared.visit(self.ins, np.array([lane]), np.array([target.block]))
 
     def count_as_arrived(self, barrier: Mbarrier | None, nbytes: int) -> None:
-        """Count the bytes of a copy as arrived if the copy was reported and is not executed, so that waits for it are
-        not reported, too."""
+        """Count the bytes of a copy as arrived although the copy is not executed, because it was reported as invalid;
+        so waits for the copy are not reported, too."""
         if barrier is not None:
             self.lanes.mbarriers.await_copy(self.ins, barrier, nbytes, [])
 
@@ -361,12 +363,12 @@ class CopyEngine:
 
 
 def values_of(source: Array, active: Ints) -> list[int]:
-    """The values of an operand for these lanes, as integers."""
+    """Return the values of an operand for these lanes, as integers."""
     return per_lane(source, active).astype(np.int64).tolist()
 
 
 def addresses_of(where: Address, active: Ints) -> list[int]:
-    """The addresses of these lanes, as integers."""
+    """Return the addresses of these lanes, as integers."""
     return [int(at) for at in where(active)]
 
 
@@ -379,8 +381,8 @@ BOX_ALIGN = 128
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a box that lies inside the tensor: its slices of the tensor in global memory, and its slices of the
-    box. The innermost dimension is last."""
+    """The part of a box that lies inside the tensor, as slices of the tensor in global memory and as slices of the box.
+    The innermost dimension is last."""
 
     region: Region
     first: int  # the byte of the region at which the tensor begins
@@ -434,7 +436,7 @@ class TensorCopy:
         return self.decoded[data]
 
     def boxes(self, active: Ints) -> list[tuple[int, BoxedTensor, tuple[int, ...]]]:
-        """For each lane, the tensor and the coordinates of its box."""
+        """Return, for each lane, the tensor and the coordinates of its box."""
         columns = [values_of(c, active) for c in self.coordinates]
         lanes = zip(active.tolist(), addresses_of(self.map, active), zip(*columns, strict=True), strict=True)
         return [(lane, self.tensor(at, lane), tuple(place)) for lane, at, place in lanes]
@@ -442,7 +444,7 @@ class TensorCopy:
     def parts(
         self, tensor: BoxedTensor, place: tuple[int, ...]
     ) -> tuple[BoxedTensor, list[tuple[BoxedTensor, tuple[int, ...]]]]:
-        """The box as it lies in shared memory; and the boxes of the tensor of which it consists, with their
+        """Return the box as it lies in shared memory, and the boxes of the tensor of which it consists, with their
         coordinates."""
         if not self.four:
             return tensor, [(tensor, place)]
@@ -450,8 +452,8 @@ class TensorCopy:
         return replace(row, box=(tensor.box[0], 4)), [(row, (place[0], y)) for y in place[1:]]
 
     def window(self, engine: CopyEngine, tensor: BoxedTensor, place: tuple[int, ...], lane: int) -> Window | None:
-        """The part of a box inside the tensor. Returns None and reports a finding if the tensor extends beyond its
-        array, or if the box does not begin at a multiple of 16 bytes of a row."""
+        """Return the part of a box inside the tensor. Returns None and reports a finding if the tensor extends beyond
+        its array, or if the box does not begin at a multiple of 16 bytes of a row."""
         column = place[0] * tensor.itemsize
         if column % CHUNK:
             text = f"the box begins at byte {column} of a row, which is no multiple of {CHUNK}: a GPU stops the kernel there"
@@ -470,7 +472,8 @@ class TensorCopy:
         return Window(*found, tuple(inside[::-1]), tuple(within[::-1]))
 
     def begins_outside(self, engine: CopyEngine, tensor: BoxedTensor, place: tuple[int, ...], lane: int) -> bool:
-        """Whether a box begins before the tensor; reports a finding if it does, because only loads may."""
+        """Whether a box begins before the tensor; reports a finding if it does, because only boxes of loads may begin
+        there."""
         for dimension, at in enumerate(place):
             if at < 0:
                 text = (
@@ -720,7 +723,8 @@ _KINDS = {
 
 
 def words_of(ins: Instruction) -> list[str]:
-    """The words of an opcode; words with ``::`` are not split: ``["cp", "async", "bulk", "shared::cluster", …]``."""
+    """Return the words of an opcode, in which words with ``::`` are not split, as in ``["cp", "async", "bulk",
+    "shared::cluster", …]``."""
     return ins.opcode.split(".")
 
 

@@ -1,9 +1,9 @@
 """Instructions ``clusterlaunchcontrol``, by which a block requests to run a cluster of the grid that has not begun (PTX
 ISA 9.7.13.17, 9.7.13.18).
 
-The simulator runs every block of the grid itself and refuses each request. This is correct, because on a GPU all
-clusters may have begun already, so that it refuses, too. The answer arrives as a copy of 16 bytes, and follows the
-rules of other copies.
+The simulator runs every block of the grid itself and refuses each request. To refuse every request is correct: on a
+GPU, too, a request is refused if all clusters have begun already. The answer to a request arrives as an asynchronous
+copy of 16 bytes, and follows the rules of other such copies.
 """
 
 from __future__ import annotations

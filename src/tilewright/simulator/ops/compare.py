@@ -24,8 +24,8 @@ _COMPARABLE = (*INTS, *BITS, "f16", "bf16", "f32", "f64")
 
 
 def compare_values(how: str, a: Array, b: Array) -> Array:
-    """Compare values as PTX does. If an operand is NaN, plain comparisons are false, and those whose name ends in u are
-    true."""
+    """Compare values as PTX does. If an operand is NaN, plain comparisons are false, and comparisons whose name ends in
+    u, such as ``ltu``, are true."""
     if how in _ORDERED:
         result = _ORDERED[how](a, b)
         if how == "ne" and a.dtype.kind == "f":

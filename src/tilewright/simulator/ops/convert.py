@@ -1,7 +1,7 @@
 """Instructions that move and convert: values between all types, and addresses between memory spaces (PTX ISA 9.7.9).
 
-``cvt`` rounds and saturates as PTX says (9.7.9.21); ``mapa`` and ``getctarank`` concern addresses in the shared memory of
-other blocks of a cluster (9.7.9.23, 9.7.9.24).
+``cvt`` rounds and saturates as the PTX ISA says (9.7.9.21). ``mapa`` and ``getctarank`` convert addresses in the shared
+memory of other blocks of a cluster (9.7.9.23, 9.7.9.24).
 """
 
 from __future__ import annotations

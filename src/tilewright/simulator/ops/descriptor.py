@@ -1,16 +1,19 @@
-"""Descriptors of tiles in shared memory for ``wgmma`` and ``tcgen05``, and the swizzles that these and tensor maps use.
+"""Descriptors of tiles in shared memory for ``wgmma`` and ``tcgen05``, and the swizzles that descriptors and tensor
+maps use.
 
-A descriptor of ``wgmma`` (PTX ISA 9.7.15.5.1) says where a tile of A or B lies in shared memory. Bits 0–13 are the
-address, bits 16–29 the leading offset, and bits 32–45 the stride offset, all in units of 16 bytes. Bits 49–51 are the
-base offset, and bits 62–63 the swizzle. A descriptor of ``tcgen05`` (9.7.16.4.1) has the swizzle in bits 61–63, with
-other numbers, and 1 in bits 46–48. Let a swizzled row have w = 1, 2, 4 or 8 chunks of 16 bytes (no swizzle, or a
-swizzle of 32, 64 or 128 bytes). Then a chunk lies at these bytes from the address:
+A descriptor of ``wgmma`` (PTX ISA 9.7.15.5.1) says where a tile of A or B lies in shared memory. Bits 0–13 of the
+descriptor are the address, bits 16–29 the leading offset, and bits 32–45 the stride offset, all in units of 16 bytes.
+Bits 49–51 of the descriptor are the base offset, and bits 62–63 the swizzle. A descriptor of ``tcgen05`` (9.7.16.4.1)
+has the swizzle in bits 61–63, encoded by other numbers than for ``wgmma``, and the value 1 in bits 46–48. Let w be the
+number of 16-byte chunks in a swizzled row: 1 without swizzle, and 2, 4 or 8 for a swizzle of 32, 64 or 128 bytes.
+Before the swizzle, a chunk lies at the following byte offset from the address:
 
-- K-major, chunk c of row r (of A: of M; of B: of N): (r mod 8)·16·w + (r div 8)·stride + c·16, without swizzle + c·leading
-- MN-major, chunk c of 8 elements of row r (of K): (c mod w)·16 + (c div w)·leading + (r mod 8)·16·w + (r div 8)·stride;
-  without swizzle leading and stride exchange their roles
+- in a K-major tile, chunk c of row r lies at (r mod 8)·16·w + (r div 8)·stride + c·16; without swizzle, c·leading
+  replaces c·16. Rows of a K-major tile run along M for A, and along N for B.
+- in an MN-major tile, chunk c of row r lies at (c mod w)·16 + (c div w)·leading + (r mod 8)·16·w + (r div 8)·stride;
+  without swizzle, leading and stride exchange their roles. Rows of an MN-major tile run along K.
 
-and the swizzle then moves it within its row. A K-major tile with a swizzle does not use the leading offset.
+The swizzle then moves the chunk within its row. A K-major tile with a swizzle does not use the leading offset.
 """
 
 from __future__ import annotations
@@ -35,8 +38,8 @@ SWIZZLES = ("no swizzle", "128-byte swizzle", "64-byte swizzle", "32-byte swizzl
 def swizzled(offsets: Ints, mode: int) -> Ints:
     """Apply the swizzle of a mode (0: none, 1: 128 bytes, 2: 64, 3: 32) to addresses in shared memory.
 
-    The number of a 16-byte chunk in its row is combined by exclusive or with the number of the row, which is in address
-    bits 7–9.
+    The swizzle replaces the number of a 16-byte chunk in its row by the exclusive or of this number and the number of
+    the row, which is in address bits 7–9.
 
     >>> swizzled(np.array([0, 128, 144, 896]), 1).tolist(), swizzled(np.array([128, 384]), 3).tolist()
     ([0, 144, 128, 1008], [144, 400])
@@ -46,7 +49,8 @@ def swizzled(offsets: Ints, mode: int) -> Ints:
 
 
 def wrong_bits(bits: int) -> str:
-    """What is wrong with the fixed bits of a descriptor of ``tcgen05``, as text; empty if nothing is.
+    """Return a text that says which fixed bits of a descriptor of ``tcgen05`` are wrong; the text is empty if all are
+    right.
 
     >>> wrong_bits(2 << 61 | 1 << 46), wrong_bits(2 << 61)
     ('', 'bits 46 to 48 are 0, which must be 1')
@@ -62,7 +66,7 @@ def wrong_bits(bits: int) -> str:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A decoded descriptor: address and offsets in bytes, the base offset, and the swizzle mode."""
+    """A decoded descriptor of a tile: address and offsets in bytes, the base offset, and the swizzle mode."""
 
     start: int
     leading: int
@@ -91,8 +95,8 @@ class Descriptor:
         return cls(start, leading, stride, bits >> 49 & 7, TCGEN05_MODES.get(bits >> 61 & 7, 0))
 
     def chunks(self, rows: int, depth: int, transposed: bool) -> Ints:
-        """The addresses of the 16-byte chunks of a tile. A K-major tile gives (rows, depth). A ``transposed`` tile is
-        MN-major, with ``rows`` rows of K and ``depth`` chunks of M or N."""
+        """Return the addresses of the 16-byte chunks of a tile. For a K-major tile, the shape of the result is (rows,
+        depth). A ``transposed`` tile is MN-major, with ``rows`` rows of K and ``depth`` chunks of M or N."""
         place = self.start & 1023
         found = _chunks(
             place, self.leading, self.stride, self.base, self.mode, rows=rows, depth=depth, transposed=transposed

@@ -1,8 +1,9 @@
 """Floating-point instructions in single, double, half and bfloat16 (PTX ISA 9.7.3 to 9.7.5).
 
-Half and bfloat16 are computed in float64 and rounded once at the end; packed pairs are computed element by element.
-``.approx`` instructions are computed in float64 and rounded once. The results are within PTX's error bounds, but may
-differ from the hardware's in the last bits. In corner cases they have the hardware's results.
+Instructions on half and bfloat16 are computed in float64, and the result is rounded once; packed pairs are computed
+element by element. ``.approx`` instructions are computed in float64 and rounded once. The results of ``.approx``
+instructions are within PTX's error bounds, but may differ from the hardware's results in the last bits. For special
+operands, such as zero, infinity and NaN, the results of ``.approx`` instructions are equal to the hardware's.
 """
 
 # ruff: noqa: ARG001 - every factory of the table takes the type and its modifiers
@@ -47,7 +48,7 @@ def _mode(flags: set[str]) -> str:
 
 
 def halves(x: Array, kind: str, ftz: bool = False) -> Array:
-    """Half or bfloat16 values, single or in pairs, as float64: (n,) or (2n,)."""
+    """Convert half or bfloat16 values, single or in pairs, to float64: (n,) or (2n,)."""
     if kind.endswith("x2"):
         x = np.ascontiguousarray(x).reshape(-1).view(np.float16 if kind == "f16x2" else np.uint16)
     x = bf16_to_f32(x) if kind.startswith("bf16") else x
@@ -55,7 +56,7 @@ def halves(x: Array, kind: str, ftz: bool = False) -> Array:
 
 
 def put_halves(out: Array, x: Array, kind: str, mode: str = "rn", ftz: bool = False) -> None:
-    """Convert float64 (exact, or rounded to odd) to half or bfloat16, single or in pairs."""
+    """Convert float64 values (exact, or rounded to odd) to half or bfloat16, single or in pairs."""
     if kind.startswith("bf16"):
         single = odd32(x)
         rounded = f32_to_bf16(flush(single) if ftz else single, mode)
@@ -69,7 +70,8 @@ def put_halves(out: Array, x: Array, kind: str, mode: str = "rn", ftz: bool = Fa
 
 
 def on_halves(kind: str, flags: set[str], exact: Callable[..., Array]) -> Compute:
-    """Compute on half-precision operands in float64; ``exact`` returns a result that is exact or rounded to odd."""
+    """Make a computation on half-precision operands that works in float64; ``exact`` returns a float64 result that is
+    exact or rounded to odd."""
     ftz = "ftz" in flags
 
     def compute(out: Array, *inputs: Array) -> None:
@@ -99,8 +101,8 @@ Terms = Callable[..., tuple[Array, Array]]
 def on_single(
     flags: set[str], nearest: Compute, exact: Callable[..., Array] | None = None, terms: Terms | None = None
 ) -> Compute:
-    """Make a computation in single precision. It uses ``nearest`` for the mode rn, and ``exact`` in float64 for other
-    modes; then it applies ftz, sat and the canonical NaN."""
+    """Make a computation in single precision. The computation calls ``nearest`` for the rounding mode rn, and ``exact``
+    in float64 for other modes; then it applies ftz, sat and the canonical NaN."""
     mode = _mode(flags)
 
     def compute(out: Array, *inputs: Array) -> None:
@@ -152,9 +154,9 @@ def on_double(
     terms: Terms | None = None,
     order: int = 1,
 ) -> Compute:
-    """Make a computation in double precision. It uses ``nearest`` for the mode rn, and corrects the result by
-    ``missing`` for other modes. A NaN in the result is the NaN of the last operand that is one (with ``order`` -1, of
-    the first)."""
+    """Make a computation in double precision. The computation calls ``nearest`` for the rounding mode rn; for other
+    modes it corrects this result by ``missing``. If operands are NaN, the result is the last operand that is a NaN
+    (with ``order`` -1, the first)."""
     mode = _mode(flags)
 
     def compute(out: Array, *inputs: Array) -> None:

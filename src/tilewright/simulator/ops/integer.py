@@ -66,7 +66,7 @@ def _high(kind: str, a: Array, b: Array) -> Array:
 
 
 def low_and_high(kind: str, a: Array, b: Array) -> tuple[Array, Array]:
-    """Both halves of a product, as unsigned words."""
+    """Return the low and the high half of a product, as unsigned words."""
     unsigned = np.dtype(f"u{size_of(kind)}")
     return _cast(a * b, unsigned), _cast(_high(kind, a, b), unsigned)
 
@@ -249,14 +249,14 @@ def _flag(lanes: Lanes) -> Array:
 
 
 def add_words(a: Array, b: Array, carry: Array) -> tuple[Array, Array]:
-    """a + b + carry for unsigned words, and the carry out."""
+    """Return a + b + carry for unsigned words, and the carry out."""
     total = a + b
     more = total + carry
     return more, (total < a) | (more < total)
 
 
 def subtract_words(a: Array, b: Array, borrow: Array) -> tuple[Array, Array]:
-    """a - b - borrow for unsigned words, and the borrow out."""
+    """Return a - b - borrow for unsigned words, and the borrow out."""
     rest = a - b
     less = rest - borrow
     return less, (a < b) | (rest < borrow)

@@ -1,10 +1,11 @@
-"""Instructions on barriers in shared memory that count arrivals and bytes (``mbarrier``), and the stores that complete
-at a barrier.
+"""Instructions on barriers in shared memory that count arrivals and bytes (``mbarrier``), and stores whose completion
+such a barrier counts.
 
-The state of barriers is in ``machine.mbarriers`` (PTX ISA 9.7.13.15). On hardware a wait may take any time. Here its
-threads are parked until their phase has completed. ``st.async`` and ``red.async`` store to another block of the cluster
-(9.7.9.12). Their bytes are stored at once. A thread is ordered after them when it has waited for the phase of the
-barrier; a read before that is a race.
+The state of the barriers is stored in ``machine.mbarriers`` (PTX ISA 9.7.13.15). On hardware, a wait for an mbarrier
+may return before the phase has completed. In the simulator, the threads that wait are parked until their phase has
+completed. ``st.async`` and ``red.async`` store to another block of the cluster (9.7.9.12). The simulator stores the
+bytes of ``st.async`` and ``red.async`` at once. A thread is ordered after such a store when it has waited for the phase
+of the barrier; a read before that wait is a race.
 """
 
 # ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
@@ -48,7 +49,7 @@ At = Callable[[Mbarrier, Ints], None]
 
 
 def by_barrier(offsets: Ints) -> Iterator[tuple[int, Ints]]:
-    """Each distinct offset, and the positions of the accesses to it."""
+    """Yield each distinct offset, and the positions of the accesses to this offset."""
     if offsets.size == 1 or (offsets == offsets[0]).all():
         yield int(offsets[0]), np.arange(offsets.size)
         return
@@ -226,7 +227,8 @@ def _wait(ins: Instruction, lanes: Lanes) -> Step:
 
 
 class Wait:
-    """A wait instruction. It tells which lanes can continue. It reports nothing and changes nothing."""
+    """A wait instruction. ``Wait`` tells which lanes can continue after a wait instruction. ``Wait`` reports no
+    findings and changes no state."""
 
     def __init__(self, ins: Instruction, lanes: Lanes) -> None:
         _operation(ins)
@@ -236,13 +238,14 @@ class Wait:
         self.guard = (lanes.source(ins.guard[0], "pred", ins), ins.guard[1]) if ins.guard else None
 
     def offsets(self, some: Ints) -> Ints:
-        """The offsets of these lanes' barriers in the shared memory of all blocks."""
+        """Return the offsets of these lanes' barriers in the shared memory of all blocks."""
         shared = self.lanes.shared
         a = self.where(some)
         return shared.offsets(shared.region, a if self.space else a - WINDOW["shared"], some)
 
     def passed(self, some: Ints) -> Bools:
-        """Which of these lanes can continue, because their phase has completed or there is no barrier."""
+        """Return which of these lanes can continue, because their phase has completed or because their address has no
+        barrier."""
         offsets, parity = self.offsets(some), self.parity(some)
         done = np.ones(some.size, bool)
         for offset, places in by_barrier(offsets):
@@ -254,7 +257,8 @@ class Wait:
         return done
 
     def stuck(self, some: Ints) -> EndlessWait:
-        """What these lanes wait for: the instruction, the lanes, the offsets of their barriers, and the parities."""
+        """Return a description of what these lanes wait for: the instruction, the lanes, the offsets of their barriers,
+        and the parities."""
         return self.ins, some, self.offsets(some), self.parity(some)
 
 

@@ -1,8 +1,8 @@
 """Instructions that compute nothing: hints, ``setmaxnreg``, and ``vprintf``, the function that printf calls.
 
-Hints are for caches, for the scheduler and for the launch of the next kernel (PTX ISA 9.7.9, 9.7.19). With
-``setmaxnreg`` the warps of a warp group give registers back, or take registers (9.7.19.5). ``vprintf`` gets generic
-addresses of a format and of its arguments.
+The hints concern caches, the scheduler and the launch of the next kernel (PTX ISA 9.7.9, 9.7.19). By ``setmaxnreg``,
+the warps of a warp group release registers, or request more registers (9.7.19.5). ``vprintf`` gets the generic address
+of a format, and the generic address of the format's arguments.
 """
 
 # ruff: noqa: ARG001 - every entry of the table takes the instruction and the lanes

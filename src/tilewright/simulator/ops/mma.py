@@ -1,17 +1,20 @@
-"""Instructions on matrices that one warp holds in registers: ``mma.sync``, ``ldmatrix`` and related instructions, and
-``wmma`` (PTX ISA 9.7.15).
+"""Instructions on matrices that one warp holds in registers, namely ``mma.sync``, ``ldmatrix`` and related
+instructions, and ``wmma`` (PTX ISA 9.7.15).
 
-All fragments of ``mma`` follow one rule. Let g = lane / 4 and t = lane % 4. A 32-bit register has e elements (1 for
-tf32 and f64, 2 for halves, 4 for bytes, 8 for 4-bit integers, 32 for bits). Element j of register r is
+The layouts of all fragments of ``mma`` follow one rule. In this rule, let g = lane / 4 and t = lane % 4. A 32-bit
+register has e elements (1 for tf32 and f64, 2 for halves, 4 for bytes, 8 for 4-bit integers, 32 for bits). Element j of
+register r of a fragment is the following element of the matrix:
 
-- of A: row g + 8·(r mod M/8), column e·t + j + 4·e·(r div M/8)
-- of B: row e·t + j + 4·e·r, column g
-- of C and D: row g + 8·(r div 2), column 2·t + r mod 2 (packed halves: row g + 8·r, column 2·t + j)
+- for a fragment of A, the element in row g + 8·(r mod M/8) and column e·t + j + 4·e·(r div M/8)
+- for a fragment of B, the element in row e·t + j + 4·e·r and column g
+- for a fragment of C or D, the element in row g + 8·(r div 2) and column 2·t + r mod 2; for packed halves, the element
+  in row g + 8·r and column 2·t + j
 
-PTX does not say how ``wmma`` lays out fragments. Here they are laid out as for ``mma``, in parts of 16 rows (A, C) or
-of 8 columns (B), one after another. Compilers for compute capability 8.0 and above lay them out in this way. For
-float16, PTX requires twice as many registers for A and B as these GPUs need. The second half of the registers repeats
-the first. ``tensor_core`` computes the products.
+The PTX ISA does not say how ``wmma`` lays out fragments in registers. The simulator lays out fragments of ``wmma`` as
+for ``mma``, in parts of 16 rows (A, C) or of 8 columns (B), one after another. Compilers for compute capability 8.0 and
+above use the same layout. For float16, PTX requires twice as many registers for A and B as GPUs of compute capability
+8.0 and above need. In a ``wmma`` fragment of float16, the second half of the registers repeats the first half.
+``tensor_core`` computes the products.
 """
 
 from __future__ import annotations
@@ -60,9 +63,9 @@ _MIXED = ({"s8", "u8"}, {"s4", "u4"}, set(NARROW))
 
 
 def warps_of(ins: Instruction, lanes: Lanes, sel: Ints | None, size: int = 32) -> Ints:
-    """The active lanes as whole warps (w, 32). A warp with only some active lanes is reported and left out.
+    """Return the active lanes as whole warps (w, 32). A warp with only some active lanes is reported and left out.
 
-    With ``size`` 128, as whole groups of four warps (w, 128).
+    With ``size`` 128, return the active lanes as whole groups of four warps (w, 128).
     """
     active = lanes.every if sel is None else sel
     of_group = (lanes.base_warp if size == 32 else lanes.of_block * 8 + lanes.tid // size)[active]
@@ -79,7 +82,7 @@ def warps_of(ins: Instruction, lanes: Lanes, sel: Ints | None, size: int = 32) -
 
 
 def elements(bits: Array, kind: str) -> Array:
-    """Convert registers of any shape (…) to their elements (…, e) as numbers."""
+    """Convert registers, an array of any shape (…), to the numbers that are their elements: (…, e)."""
     parts = np.ascontiguousarray(bits)[..., None]
     return factors(parts if kind in ("f64", "s4", "u4", "b1") else parts.view(f"u{4 // PACKED[kind]}"), kind)
 
@@ -121,7 +124,7 @@ def accumulators(registers: list[Array], kind: str, m: int) -> Array:
 
 
 def result_register(D: Array, kind: str, r: int) -> Array:
-    """Register r of the fragment of D, as bits (w, 32)."""
+    """Return register r of the fragment of D, as bits (w, 32)."""
     if kind == "f16":
         pairs = D[:, GROUP[:, None] + 8 * r, 2 * MEMBER[:, None] + np.arange(2)]
         return np.ascontiguousarray(pairs).view(np.uint32)[..., 0]
@@ -131,7 +134,7 @@ def result_register(D: Array, kind: str, r: int) -> Array:
 
 @dataclass(frozen=True)
 class _Form:
-    """What an ``mma`` instruction multiplies: its shape, and the product."""
+    """The form of an ``mma`` instruction: its shape, and the product that it computes."""
 
     m: int
     k: int
@@ -139,7 +142,7 @@ class _Form:
 
     @classmethod
     def of(cls, ins: Instruction) -> _Form:
-        """The form of an instruction. Raises UnknownInstruction for one that is not supported."""
+        """The form of an instruction. Raises UnknownInstruction for a form of ``mma`` that is not supported."""
         parts = list(ins.parts)
         bits = tuple(parts[-2:]) if parts[-1] == "popc" else ()
         if bits:
@@ -308,7 +311,7 @@ _WMMA_SUMS = {
 
 @dataclass(frozen=True)
 class _Fragment:
-    """A matrix of ``rows`` × ``columns``: A, B, C or D (``role``) of a type, in registers."""
+    """A matrix of ``rows`` × ``columns`` in registers, which is A, B, C or D (``role``) of a type."""
 
     role: str
     kind: str
@@ -332,11 +335,12 @@ class _Fragment:
 
     @property
     def count(self) -> int:
-        """Registers that hold the matrix once."""
+        """The number of registers that hold the matrix once."""
         return self.rows * self.columns // (32 * self.packed)
 
     def names(self, ins: Instruction, operand: str) -> list[str]:
-        """The registers of an operand. Raises UnknownInstruction if their number does not fit."""
+        """Return the registers of an operand. Raises UnknownInstruction if the number of registers does not fit the
+        fragment's shape."""
         found = elements_of(operand)
         # PTX lists eight registers for A and B of float16. These GPUs need two, four or eight of them, by the shape.
         need = 8 if self.kind == "f16" and self.role in "ab" else self.count
@@ -345,7 +349,7 @@ class _Fragment:
         return found
 
     def places(self) -> tuple[Ints, Ints]:
-        """Row and column of each element: (registers, 32, packed)."""
+        """Return the row and the column of each element: (registers, 32, packed)."""
         e, j, r = self.packed, np.arange(self.packed), np.arange(self.count)[:, None, None]
         group, member = GROUP[:, None], MEMBER[:, None]
         if self.role == "b":
@@ -397,7 +401,8 @@ def _wmma(ins: Instruction, lanes: Lanes) -> Step:
 
 
 class _Request(NamedTuple):
-    """An access of a warp: its kind, row and column (or column and row) of each lane's first element, and its bytes."""
+    """An access of a warp to memory: its kind, the row and column (or column and row) of each lane's first element, and
+    the bytes per lane."""
 
     kind: str
     major: Ints
@@ -406,7 +411,8 @@ class _Request(NamedTuple):
 
 
 class _Move:
-    """``wmma.load`` and ``wmma.store``: a matrix between memory and a fragment, register by register."""
+    """Executes ``wmma.load`` and ``wmma.store``, which move a matrix between memory and a fragment, register by
+    register."""
 
     def __init__(self, ins: Instruction, lanes: Lanes) -> None:
         self.ins, self.lanes = ins, lanes
@@ -469,7 +475,7 @@ class _Move:
             observer.on_access(name, kind, self.ins, lanes.warp[some], lanes.lane[some], a, nbytes)
 
     def step(self, sel: Ints | None) -> None:
-        """Move the matrix for whole warps."""
+        """Move the matrix between memory and registers, for whole warps."""
         rows = warps_of(self.ins, self.lanes, sel)
         if not rows.size:
             return

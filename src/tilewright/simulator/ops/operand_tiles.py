@@ -1,6 +1,6 @@
 """Reads tiles of A and B in shared memory, as ``wgmma`` and ``tcgen05`` do by a descriptor.
 
-A descriptor is reported if it contradicts its own swizzle, or the box that a copy wrote.
+The module reports a descriptor that contradicts its own swizzle, or the box that a copy wrote to the tile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .descriptor import CHUNKS, SWIZZLES, Descriptor
 def check_descriptor(
     ins: Instruction, lanes: Lanes, d: Descriptor, leaders: Ints, *, side: str, shape: tuple[int, int], transposed: bool
 ) -> None:
-    """Report offsets that are not multiples of the size of the descriptor's swizzle pattern."""
+    """Report offsets in a descriptor that are not multiples of the size of its swizzle pattern."""
     wide = CHUNKS[d.mode]
     pattern = 128 * wide  # bytes of eight rows
     slabs = transposed and shape[1] > wide
@@ -46,8 +46,8 @@ def _starts_a_pattern(lanes: Lanes, d: Descriptor, leaders: Ints) -> bool:
 def read_tile(
     ins: Instruction, lanes: Lanes, tile: Ints, leaders: Ints, reading: Reading, *, side: str, mode: int, away: int = 0
 ) -> Array:
-    """The 16-byte chunks of a tile at these addresses: bytes (leaders, …, 16). The addresses are in the shared memory
-    of each leader's block, or of the block ``away`` blocks further in its cluster.
+    """Return the 16-byte chunks of a tile at these addresses: bytes (leaders, …, 16). The addresses are in the shared
+    memory of each leader's block, or of the block ``away`` blocks further in its cluster.
 
     For each leader, the transfer that reads the tile is added to ``reading``.
     """

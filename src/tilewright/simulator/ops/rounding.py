@@ -1,15 +1,16 @@
-"""Computes results of floating-point instructions in every bit: how PTX rounds, which NaNs a GPU returns, and the
+"""Computes every bit of the results of floating-point instructions: how PTX rounds, which NaNs a GPU returns, and
 formats of 8 bits and less.
 
-Results are rounded once, in any direction, to f32, f16, bf16 or f64. The method is round-to-odd (S. Boldo, G. Melquiond,
-"Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 57, 2008): a
-result in a wider format whose last bit is set if it is inexact can be rounded again, to nearest or in a direction, with
-the same result as the exact value.
+Every result is rounded only once, in any direction, to f32, f16, bf16 or f64. The method is rounding to odd: the last
+bit of a result in a wider format is set if the result is inexact. Rounding a result that was rounded to odd again, to
+nearest or in a direction, gives the same number as rounding the exact value (S. Boldo, G. Melquiond, "Emulation of FMA
+and correctly rounded sums: proved algorithms using rounding to odd", IEEE Trans. Computers 57, 2008).
 
-The NaNs are those that an H200 returns. Arithmetic in f16, bf16 and f32 returns one canonical NaN, whatever the
-operands are. So do abs, neg and conversions among these formats. Arithmetic in f64 returns the last operand that is a
-NaN, made quiet. If no operand is a NaN, the result is the negative NaN with an empty payload. Conversions from or to
-f64 keep the sign and the upper bits of the payload.
+The simulator returns the NaNs that an H200 returns. Arithmetic in f16, bf16 and f32 returns one canonical NaN, whatever
+the operands are. abs, neg and conversions among f16, bf16 and f32 also return this canonical NaN. Arithmetic in f64
+returns the last operand that is a NaN, as a quiet NaN. If a result in f64 is NaN although no operand is a NaN, it is
+the negative NaN with an empty payload. Conversions from or to f64 keep the sign of a NaN and the upper bits of its
+payload.
 
 The 8-bit floats are e4m3 and e5m2 (PTX ISA 5.2.3, 9.7.9.21). e4m3 has no infinity and one NaN per sign; its largest
 number is 448. e5m2 is half precision with a shorter mantissa; its largest number is 57,344. e2m3, e3m2 and e2m1 have 6,
@@ -37,14 +38,15 @@ _TINY = {np.dtype(t): np.finfo(t).smallest_normal for t in (np.float16, np.float
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """a + b = s + e exactly (Knuth)."""
+    """Return s and e with a + b = s + e exactly (Knuth)."""
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)
 
 
 def two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """a·b = p + e exactly, away from overflow and underflow (Dekker, with Veltkamp's split)."""
+    """Return p and e with a·b = p + e exactly, unless the product overflows or underflows (Dekker, with Veltkamp's
+    split)."""
 
     def halves(x: Array) -> tuple[Array, Array]:
         t = x * 134217729.0  # 2**27 + 1
@@ -57,8 +59,8 @@ def two_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def to_odd(s: Array, e: Array) -> Array:
-    """s + e rounded to odd, where s is the sum s + e rounded to nearest. If the sum is inexact, the result is the
-    neighbour whose last bit is set."""
+    """Return s + e rounded to odd, where s is the sum s + e rounded to nearest. If the sum is inexact, the result is
+    the neighbouring float64 whose last bit is set."""
     s = np.asarray(s, np.float64)
     bits = s.view(np.int64)
     fix = (e != 0) & ((bits & 1) == 0) & np.isfinite(s)
@@ -67,7 +69,7 @@ def to_odd(s: Array, e: Array) -> Array:
 
 
 def odd_sum(a: Array, b: Array) -> Array:
-    """a + b in float64, rounded to odd."""
+    """Return a + b in float64, rounded to odd."""
     return to_odd(*two_sum(a, b))
 
 
@@ -132,10 +134,11 @@ def narrow16(x: Array, mode: str = "rn") -> Array:
 
 
 def fma32(out: Array, a: Array, b: Array, c: Array) -> None:
-    """a·b + c in float32, rounded to nearest once.
+    """Return a·b + c in float32, rounded to nearest once.
 
-    The product is exact in float64. Rounding the float64 sum again is wrong only in two cases: if the sum is inexact
-    and lies exactly between two floats, and if the result is subnormal. Only these are computed by round-to-odd.
+    The product of two float32 numbers is exact in float64. Rounding the float64 sum again to float32 is wrong only if
+    the sum is inexact and lies exactly between two float32 numbers, or if the result is subnormal. The function
+    computes only these two cases by rounding to odd.
     """
     p = np.multiply(a, b, dtype=np.float64)
     s = np.asarray(p + c)
@@ -151,7 +154,8 @@ def fma32(out: Array, a: Array, b: Array, c: Array) -> None:
 
 
 def fma64(out: Array, a: Array, b: Array, c: Array) -> None:
-    """a·b + c in float64, rounded to nearest once. Numbers far from 1 are computed by exact rational arithmetic."""
+    """Return a·b + c in float64, rounded to nearest once. If the operands are far from 1, the result is computed by
+    exact rational arithmetic."""
     high, low = two_product(a, b)
     th, tl = two_sum(c, low)
     vh, vl = two_sum(high, th)
@@ -172,7 +176,7 @@ def fma64(out: Array, a: Array, b: Array, c: Array) -> None:
 
 
 def exact_fma(x: float, y: float, z: float) -> float:
-    """x·y + z of finite numbers, rounded once.
+    """Return x·y + z of finite numbers, rounded once.
 
     >>> exact_fma(1 + 2**-52, 1 - 2**-52, -1.0) == -(2.0**-104)
     True
@@ -187,8 +191,8 @@ def exact_fma(x: float, y: float, z: float) -> float:
 
 
 def errors(exact: Callable[..., Fraction], nearest: Array, inputs: tuple[Array, ...]) -> Array:
-    """The signs of ``exact(*inputs, nearest)``, which is the exact result minus the nearest float64 result, in rational
-    arithmetic. The sign is 0 if the exact result is infinite or NaN."""
+    """Return the signs of ``exact(*inputs, nearest)``, which computes the exact result minus the nearest float64 result
+    in rational arithmetic. The returned sign is 0 if the exact result is infinite or NaN."""
     missing = np.zeros(nearest.shape, np.int8)
     rows = [np.broadcast_to(x, nearest.shape).reshape(-1).tolist() for x in inputs]
     for i, r in enumerate(nearest.reshape(-1).tolist()):
@@ -206,7 +210,7 @@ def errors(exact: Callable[..., Fraction], nearest: Array, inputs: tuple[Array, 
 
 def directed64(nearest: Array, missing: Array, mode: str) -> Array:
     """Convert float64 results that are rounded to nearest to results that are rounded as ``mode`` says. ``missing`` is
-    the sign of the exact minus the nearest results."""
+    the sign of the exact result minus the result that is rounded to nearest."""
     if mode == "rz":
         wrong, toward = (missing != 0) & (nearest != 0) & ((missing < 0) != np.signbit(nearest)), 0.0
     else:
@@ -215,8 +219,8 @@ def directed64(nearest: Array, missing: Array, mode: str) -> Array:
 
 
 def zero_of_sum(total: Array, exact_zero: Array, a: Array, b: Array, mode: str) -> Array:
-    """A sum with the right sign of zero: x - x is -0 if rounding down (IEEE 754, 6.3), and +0 in all other modes, as in
-    NumPy."""
+    """Return a sum with the right sign of zero: x - x is -0 if the rounding mode is down (IEEE 754, 6.3), and +0 in all
+    other modes, as in NumPy."""
     if mode != "rm":
         return total
     return np.where(exact_zero & (np.signbit(a) != np.signbit(b)), np.copysign(np.zeros((), total.dtype), -1), total)
@@ -239,7 +243,7 @@ _QUIET = {"f16": 0x7E00, "bf16": 0x7FC0, "f32": 0x7FC00000, "f64": 0x7FF8 << 48}
 
 
 def canonical(out: Array) -> None:
-    """Make every NaN of a float32 array the canonical one, in place."""
+    """Replace every NaN of a float32 array by the canonical NaN, in place."""
     nan = np.isnan(out)
     if nan.any():
         out.view(np.uint32)[nan] = NAN32
@@ -316,8 +320,8 @@ def decode(codes: Array, kind: str) -> Array:
 
 
 def encode(x: Array, kind: str) -> Array:
-    """Convert float64 to bytes of a format, to nearest, ties to even. Numbers beyond the largest value become that
-    value (``.satfinite``). In a format without NaN, a NaN becomes the largest value.
+    """Convert float64 to bytes of a format, to nearest, ties to even. Numbers beyond the largest value of the format
+    become that value (``.satfinite``). In a format without NaN, a NaN becomes the largest value of the format.
 
     >>> encode(np.array([1.0, -1e9, 1.0625, 0.001]), "e4m3").tolist()
     [56, 254, 56, 1]

@@ -1,20 +1,23 @@
 """``tcgen05``: the loads, stores and copies of tensor memory on compute capability 10.0, and their order (PTX ISA
 9.7.16).
 
-Each warp of a group of four accesses the 32 lanes that belong to its number. In some public kernels all warps give the
-address of lane 0. GPUs ignore that part of the address, so this is a finding by the letter of PTX. Let t be the number
-of a thread in its warp. Register r of a load or store is
+Each warp of a group of four may access 32 lanes of tensor memory: warp w lanes 32·w to 32·w + 31. In some public
+kernels all four warps pass the address of lane 0. GPUs ignore that part of the address, so such an address is a finding
+only "by the letter of PTX". Let t be the number of a thread in its warp. Register r of thread t in a load or store
+holds the following cell of tensor memory:
 
-- ``.32x32b``: lane t, column r
-- ``.16x64b``: lane t div 4 + 8·(t mod 2), column 2·r + (t div 2) mod 2
-- ``.16x128b``: lane t div 4 + 8·(r mod 2), column t mod 4 + 4·(r div 2)
-- ``.16x256b``: lane t div 4 + 8·(r div 2 mod 2), column 2·(t mod 4) + r mod 2 + 8·(r div 4)
-- ``.16x32bx2``: lane t mod 16, column r; for the upper 16 threads the column is further by the number in the last
-  operand
+- with the shape ``.32x32b``, the cell in lane t and column r
+- with the shape ``.16x64b``, the cell in lane t div 4 + 8·(t mod 2) and column 2·r + (t div 2) mod 2
+- with the shape ``.16x128b``, the cell in lane t div 4 + 8·(r mod 2) and column t mod 4 + 4·(r div 2)
+- with the shape ``.16x256b``, the cell in lane t div 4 + 8·(r div 2 mod 2) and column 2·(t mod 4) + r mod 2 + 8·(r div
+  4)
+- with the shape ``.16x32bx2``, the cell in lane t mod 16 and column r; for the upper 16 threads of the warp, the last
+  operand is added to the column
 
-With ``.pack::16b`` or ``.unpack::16b``, a register holds the lower halves of two columns, 2·c and 2·c + 1. The state
-and the rules of order are in ``machine.tensor_memory``; products are in ``tcgen05_mma``. ``tcgen05.shift``, and copies
-that decompress, cannot be run, because PTX describes their layout only in figures.
+With ``.pack::16b`` or ``.unpack::16b``, a register holds the lower halves of two columns, 2·c and 2·c + 1. The state of
+tensor memory, and the rules about the order of accesses, are in ``machine.tensor_memory``; products are in
+``tcgen05_mma``. The simulator cannot run ``tcgen05.shift``, nor copies that decompress, because the PTX ISA describes
+their layouts only in figures.
 """
 
 # ruff: noqa: ARG001 - all actions of memory accesses have the same parameters
@@ -84,7 +87,8 @@ def _tcgen05(ins: Instruction, lanes: Lanes) -> Step:
 
 
 def of_pair(ins: Instruction, words: list[str]) -> bool:
-    """Whether an instruction is for a pair of blocks. Raises UnknownInstruction if the instruction does not say."""
+    """Whether an instruction is for a pair of blocks. Raises UnknownInstruction if the instruction does not say whether
+    it is for a pair."""
     found = [word for word in words if word.startswith("cta_group::")]
     if found not in (["cta_group::1"], ["cta_group::2"]):
         raise UnknownInstruction(ins, "must have .cta_group::1 or .cta_group::2")
@@ -213,7 +217,7 @@ def _load_or_store(ins: Instruction, lanes: Lanes, name: str, words: list[str]) 
     starts = (0, split) if shape == "16x32bx2" and split else (0,)
 
     def access(lane: int, base: int) -> bool:
-        """Check one warp's access, and note it; returns whether it can be carried out."""
+        """Check and record the access of one warp; returns whether the access can be executed."""
         first_lane, first = base >> 16, base & 0xFFFF
         own = int(lanes.tid[lane]) // 32 % 4
         if first_lane // 32 != own:
@@ -283,8 +287,8 @@ def _load_or_store(ins: Instruction, lanes: Lanes, name: str, words: list[str]) 
 
 
 def leaders(ins: Instruction, lanes: Lanes, sel: Ints | None) -> Ints:
-    """The lanes that issue an operation of single threads: the first active lane of each warp. Reports warps in which
-    several lanes issue it."""
+    """Return the lanes that issue an operation that a single thread must issue: the first active lane of each warp.
+    Reports warps in which several lanes issue the operation."""
     active = lanes.every if sel is None else sel
     warps = lanes.base_warp[active]
     first = np.flatnonzero(np.diff(warps, prepend=-1))
@@ -297,8 +301,8 @@ def leaders(ins: Instruction, lanes: Lanes, sel: Ints | None) -> Ints:
 
 
 def blocks_used(lanes: Lanes, lane: int, pair: bool) -> list[int]:
-    """The blocks of the batch whose tensor memory an operation of a lane uses: its own block, or both blocks of its
-    pair in order."""
+    """Return the blocks of the batch whose tensor memory an operation of a lane uses: the lane's own block, or both
+    blocks of its pair in order."""
     block = int(lanes.of_block[lane])
     return [block & ~1, block | 1] if pair and lanes.cluster.size % 2 == 0 else [block]
 

@@ -2,17 +2,17 @@
 9.7.16.10).
 
 The instruction descriptor gives M, N and the types; K is 32 bytes for every type. A is in shared memory or in tensor
-memory, and B is in shared memory. In a pair, each block has half of the rows of A and D, and half of the columns of B.
-Layouts in tensor memory:
+memory, and B is in shared memory. In a pair of blocks, each block has half of the rows of A and D, and half of the
+columns of B. Layouts in tensor memory:
 
-- row r of D of a block is in lane r, and column n in column n. For M = 64 of a single block, row r is in lane r mod 16
-  + 32·(r div 16), + 16 if D begins at lane 16
-- for M = 128 of a pair, lanes 64 to 127 have the second half of the columns of the 64 rows; ``.ws`` also folds rows in
-  this way, 64 rows into halves and 32 into quarters
-- A is packed: a column has as many elements as fit 32 bits; D is not packed
+- row r of a block's D is in lane r, and column n of D is in column n of tensor memory. For M = 64 of a single block,
+  row r of D is in lane r mod 16 + 32·(r div 16), + 16 if D begins at lane 16
+- for M = 128 of a pair, each block has 64 rows of D; lanes 64 to 127 have the second half of the columns of these rows.
+  With ``.ws``, the columns are also divided: those of 64 rows into halves and those of 32 rows into quarters
+- A is packed: a column of tensor memory has as many elements of A as fit in 32 bits; D is not packed
 - the scale of row r of A, or of column r of B, is in lane r mod 32 and column r div 32, in each group of 32 lanes
 
-In shared memory, 16 elements of 4 or 6 bits are packed into the beginning of each 16 bytes. For ``mxf4`` and
+In shared memory, each 16 bytes have 16 elements of 4 or 6 bits, which are packed at the beginning. For ``mxf4`` and
 ``mxf4nvf4``, each 16 bytes have 32 elements of 4 bits. ``tensor_core`` computes the sums.
 """
 
@@ -76,7 +76,8 @@ class _Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class _ProductForm:
-    """The words of an instruction: kind, whether it is one of a pair, ``.ws``, and scales of a row (0: none)."""
+    """The form of an instruction: its kind, whether it is for a pair of blocks, whether it is ``.ws`` (``stationary``),
+    and the number of scales of a row (0: none)."""
 
     kind: str
     pair: bool
@@ -85,7 +86,7 @@ class _ProductForm:
 
     @classmethod
     def of(cls, ins: Instruction) -> _ProductForm:
-        """The form of an instruction. Raises UnknownInstruction for one that is not supported."""
+        """The form of an instruction. Raises UnknownInstruction for a form of ``tcgen05.mma`` that is not supported."""
         words = words_of(ins)[2:]
         kind = next((w.removeprefix("kind::") for w in words if w.startswith("kind::")), "")
         vector = next(
@@ -101,7 +102,8 @@ class _ProductForm:
         return cls(kind, of_pair(ins, words), "ws" in rest, count)
 
     def shape(self, bits: int) -> tuple[_Shape, str]:
-        """The shape that an instruction descriptor describes, and what is wrong with it, in words; empty if nothing is."""
+        """Return the shape that an instruction descriptor describes, and a text that says why it is wrong; the text is
+        empty if it is right."""
         a, d = _TYPES[self.kind]
         types = (a.get(bits >> 7 & 7, ""), a.get(bits >> 10 & (3 if self.kind.startswith("mxf4") else 7), ""))
         result = "f32" if self.scales else d.get(bits >> 4 & 3, "")
@@ -132,7 +134,8 @@ class _ProductForm:
 
 
 class _Fold(NamedTuple):
-    """Where the rows of a block's D lie: ``parts`` of the columns below each other, ``rows`` of each, and the lanes."""
+    """The layout of a block's D in tensor memory. The columns are divided into ``parts`` that lie in successive lanes;
+    each part has ``rows`` rows, and ``groups`` are the lanes."""
 
     parts: int
     rows: int
@@ -140,16 +143,16 @@ class _Fold(NamedTuple):
 
     @property
     def lanes(self) -> slice | Ints:
-        """The lanes of D, as an index."""
+        """The lanes of D, as an index into the lanes of tensor memory."""
         return Cells(0, self.groups, slice(0)).lanes
 
     def unfolded(self, words: Array) -> Array:
-        """Words (…, lanes, columns) → (…, rows, n)."""
+        """Convert words of tensor memory (…, lanes, columns) to a matrix D (…, rows, n)."""
         split = words.reshape(*words.shape[:-2], self.parts, self.rows, words.shape[-1])
         return np.ascontiguousarray(np.moveaxis(split, -3, -2)).reshape(*words.shape[:-2], self.rows, -1)
 
     def folded(self, matrix: Array) -> Array:
-        """(…, rows, n) → (…, lanes, columns)."""
+        """Convert a matrix D (…, rows, n) to words of tensor memory (…, lanes, columns)."""
         split = matrix.reshape(*matrix.shape[:-1], self.parts, -1)
         return np.ascontiguousarray(np.moveaxis(split, -2, -3)).reshape(*matrix.shape[:-2], self.parts * self.rows, -1)
 
@@ -190,7 +193,7 @@ class _Operands:
             raise UnknownInstruction(ins, "has an operand that is not supported")
 
     def rows(self, some: Ints) -> Ints:
-        """The values of all operands for these lanes: (lanes, operands)."""
+        """Return the values of all operands for these lanes: (lanes, operands)."""
         columns = [self.d(some), per_lane(self.a, some) if self.a is not None else self.a_place(some)]  # type: ignore[misc]
         columns += [per_lane(self.b, some), per_lane(self.shape, some), per_lane(self.adds, some)]
         columns += [where(some) for where in self.scales] + [per_lane(x, some) for x in self.masks]
@@ -218,7 +221,8 @@ def _mma(ins: Instruction, lanes: Lanes) -> Step:
 
 
 class _Product:
-    """One product of several lanes, each for its block or pair, whose operands have the same values."""
+    """One product that several lanes issue, each for its own block or pair of blocks; the operands have the same values
+    in all these lanes."""
 
     def __init__(
         self, ins: Instruction, lanes: Lanes, form: _ProductForm, operands: _Operands, some: Ints, values: list[int]
@@ -256,7 +260,7 @@ class _Product:
         return Descriptor.of_tcgen05(bits)
 
     def run(self) -> None:
-        """Form the product and store it; operands that are not valid are reported, and nothing is stored."""
+        """Compute the product and store it. If an operand is invalid, report it and store nothing."""
         if self.wrong:
             self._report(DESCRIPTOR, f"the instruction descriptor {self.wrong}")
             return

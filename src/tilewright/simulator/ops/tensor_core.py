@@ -1,15 +1,18 @@
 """The arithmetic of tensor cores: one fused sum of many products and an accumulator, with the hardware's result in
 every bit.
 
-A tensor core does not round after every product. It takes K products and the accumulator, and aligns all of them to the
-largest exponent among them. It truncates each towards zero after F fractional bits, adds the rest exactly, and rounds
-once: towards zero for float32, to nearest for half precision. The exponent of a product is the sum of the exponents of
-its factors. A product between 2 and 4 is not normalised first. A subnormal factor keeps its value, and has the exponent
-of the smallest normal number. F depends on the generation of the GPU, and so does the number of products in one sum.
+A tensor core does not round after every product. For one sum, a tensor core aligns K products and the accumulator to
+the largest exponent among these summands. The tensor core then truncates each summand towards zero after F fractional
+bits, adds the truncated summands exactly, and rounds the sum once: towards zero for float32, to nearest for half
+precision. The exponent of a product, for this alignment, is the sum of the exponents of its factors. If the mantissas'
+product is between 2 and 4, it is not normalised before the alignment. A subnormal factor keeps its value, and has the
+exponent of the smallest normal number. The number F of fractional bits depends on the generation of the GPU, and so
+does the number of products in one sum.
 
-Sources: X. Xie et al., MMA-Sim (arXiv 2511.10909); F. Khattak and M. Mikaitis, arXiv 2512.07004. The forms of compute
-capability 9.0 were recorded on an H200 and compared in every bit (``tests/microscope/test_tensor_cores.py``). The rules
-of ``tcgen05`` are those of MMA-Sim, whose authors had a B200; this project has not compared them with a GPU.
+Sources: X. Xie et al., MMA-Sim (arXiv 2511.10909); F. Khattak and M. Mikaitis, arXiv 2512.07004. For compute capability
+9.0, the results of all forms of instructions were recorded on an H200, and this module reproduces every bit of them
+(``tests/microscope/test_tensor_cores.py``). The rules for ``tcgen05`` are those of MMA-Sim, whose authors had a B200;
+this project has not compared these rules with a GPU.
 """
 
 from __future__ import annotations
@@ -43,12 +46,12 @@ _SLAB = 1 << 14
 
 @dataclass(frozen=True)
 class SumRule:
-    """How an instruction sums: with ``fraction`` bits after alignment, at most ``span`` products in one sum, and a
-    given number of mantissa bits in a float32 result.
+    """The rule by which an instruction sums: the number of fractional bits after alignment (``fraction``), the most
+    products in one sum (``span``), and the number of mantissa bits in a float32 result (``kept``).
 
-    ``as_halves`` is for GPUs without an instruction for 8-bit floats. They convert these to half precision, multiply
-    those with k mod 4 = 0 and 1, then those with k mod 4 = 2 and 3, and add the accumulator afterwards, rounded to
-    nearest.
+    ``as_halves`` says that the GPU has no instruction for 8-bit floats. GPUs without an instruction for 8-bit floats
+    convert the floats to half precision, sum the products with k mod 4 = 0 and 1, then those with k mod 4 = 2 and 3,
+    and add the accumulator afterwards, rounded to nearest.
     """
 
     fraction: int
@@ -58,8 +61,8 @@ class SumRule:
 
 
 def sum_rule(instruction: str, kind: str, capability: int = 90) -> SumRule:
-    """The rule for an instruction with factors of a type: ``mma`` and ``wmma`` on GPUs of a compute capability (80, 90,
-    …), ``wgmma`` on Hopper, ``tcgen05`` on Blackwell.
+    """Return the rule for an instruction with factors of a type. The instruction is ``mma`` or ``wmma`` on GPUs of a
+    compute capability (80, 90, …), ``wgmma`` on Hopper, or ``tcgen05`` on Blackwell.
 
     >>> sum_rule("wgmma", "e4m3"), sum_rule("mma", "f16", 80)
     (SumRule(fraction=13, span=32, kept=13, as_halves=False), SumRule(fraction=24, span=8, kept=23, as_halves=False))
@@ -129,7 +132,7 @@ def _sum_as_halves(a: Array, b: Array, c: Array, rule: SumRule) -> Array:
 def factors(bits: Array, kind: str) -> Array:
     """Convert elements of any shape, given as raw bits, to float64. The 13 low bits of tf32 are ignored.
 
-    Elements of less than a byte are given as 32-bit words (…, 1); the result is (…, elements of a word).
+    Elements of less than a byte are passed as 32-bit words (…, 1); the result has the shape (…, elements of a word).
     """
     if kind == "f64":
         return bits.view(np.float64)
@@ -148,7 +151,7 @@ def factors(bits: Array, kind: str) -> Array:
 
 
 def exponents(x: Array, kind: str) -> Array:
-    """The exponent of each number of a type, as int16. The exponent of zero is below all others.
+    """Return the exponent of each number of a type, as int16. The exponent of zero is below all other exponents.
 
     >>> exponents(np.array([1.5, 2**-24, 0.0]), "f16").tolist()
     [0, -14, -4096]
@@ -160,8 +163,8 @@ def exponents(x: Array, kind: str) -> Array:
 
 
 def scales(codes: Array, kind: str) -> Array:
-    """The scales of blocks as float64. They are ``ue8m0``, powers of two in which 255 is NaN, or ``ue4m3``, whose sign
-    is ignored.
+    """Return the scales of blocks as float64. The type of scales is ``ue8m0`` (powers of two; 255 means NaN) or
+    ``ue4m3`` (whose sign is ignored).
 
     >>> scales(np.array([127, 130], np.uint8), "ue8m0").tolist(), scales(np.array([0x38], np.uint8), "ue4m3").tolist()
     ([1.0, 8.0], [1.0])
@@ -182,8 +185,9 @@ def fused_sum(
     rule: SumRule,
     shifts: tuple[Array, Array] | None = None,
 ) -> Array:
-    """One fused sum of the k products and the accumulator; arguments and result are as for ``TensorProduct.sum``.
-    ``shifts`` are the exponents of scales that multiply rows of A (…, m) and columns of B (…, n).
+    """Compute one fused sum of the k products and the accumulator; arguments and result are as for
+    ``TensorProduct.sum``. ``shifts`` are the exponents of scales that multiply rows of A (…, m) and columns of B (…,
+    n).
 
     >>> a, b = np.ones((1, 2)), np.array([[1.0], [-2.0**-26]])
     >>> fused_sum(a, b, np.zeros((1, 1), np.float32), ("f16", "f16"), SumRule(25, 16)).item()
@@ -214,9 +218,10 @@ def block_scaled_sum(a: Array, b: Array, c: Array, kinds: tuple[str, str], of_a:
     """Compute A·B + C for block-scaled types in float32, from numbers (…, m, k) and (…, k, n) and scales of A (…, m, s)
     and of B (…, n, s).
 
-    With one scale for each row, it is a fused sum in which the scales' exponents are added to those of the products.
-    With several scales for each row, each group of 16 products is added exactly and then scaled. All these sums, and C,
-    are truncated 35 bits below the largest exponent among C and the products of scales, and then added (MMA-Sim).
+    With one scale for each row, the result is a fused sum in which the exponents of the scales are added to the
+    exponents of the products. With several scales for each row, each group of 16 products is summed exactly and the sum
+    is then scaled. The scaled sums of all groups, and C, are truncated 35 bits below the largest exponent among C and
+    the products of scales, and then added (MMA-Sim).
     """
     if of_a.shape[-1] == 1:
         shifts = (np.frexp(of_a[..., 0])[1] - 1, np.frexp(of_b[..., 0])[1] - 1)

@@ -1,7 +1,8 @@
 """Instructions that edit tensor maps in memory, ``tensormap`` (PTX ISA 9.7.9.28, 9.7.13.16).
 
 ``tensormap.replace`` counts as a plain write of all 128 bytes of a map. ``tensormap.cp_fenceproxy`` copies a map from
-shared to global memory and releases it to the copy engine. A whole warp executes it together.
+shared to global memory and releases the map to the copy engine. A whole warp executes ``tensormap.cp_fenceproxy``
+together.
 """
 
 # ruff: noqa: ARG001 - all actions of memory accesses have the same parameters

@@ -1,6 +1,7 @@
 """Instructions across the lanes of a warp: shuffle, vote, match, redux, activemask, bar.warp (PTX ISA 9.7.9, 9.7.13).
 
-Lanes are handled as a table of warps × 32. The value of a lane that does not take part is never read.
+The module represents the active lanes as a table of warps × 32. The value of a lane that does not take part in an
+instruction is never read.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _BIT = np.uint32(1) << np.arange(32, dtype=np.uint32)
 class Table:
     """The active lanes as rows of a table with one row per warp, and the conversion of values to this table and back.
 
-    If lanes of one warp have different masks, each mask has its own row; ``groups`` then has the row of each lane.
+    If lanes of one warp have different masks, each mask has its own row; in this case ``groups`` has the row of each
+    lane.
     """
 
     def __init__(self, lanes: Lanes, sel: Ints | None, groups: Ints | None = None) -> None:
@@ -35,7 +37,7 @@ class Table:
         self.active[self.rows, self.columns] = True
 
     def spread(self, values: Array) -> Array:
-        """The values of the active lanes as (warps, 32), with 0 elsewhere."""
+        """Return the values of the active lanes as a table (warps, 32), with 0 for inactive lanes."""
         out = np.zeros((self.count, 32), np.asarray(values).dtype)
         out[self.rows, self.columns] = values
         return out
@@ -46,10 +48,11 @@ class Table:
 
 
 def companions(ins: Instruction, lanes: Lanes, mask: Array, sel: Ints | None) -> Ints | None:
-    """A group number for each active lane; lanes with the same number execute the instruction together. None if all
-    lanes of each warp execute it together.
+    """Return a group number for each active lane; lanes with the same number execute the instruction together. Return
+    None if all lanes of each warp execute the instruction together.
 
-    A lane that is missing in its own mask is reported, because its result is undefined (PTX ISA 9.7.9, 9.7.13).
+    The function reports a lane that is missing in its own mask, because the result of such a lane is undefined (PTX ISA
+    9.7.9, 9.7.13).
     """
     if mask.ndim == 0 and int(mask) == WHOLE_WARP:
         return None

@@ -1,8 +1,8 @@
 """``wgmma``: matrix products of a warpgroup, which are four warps (PTX ISA 9.7.16).
 
-The product is computed when it is issued. Its operands are read from shared memory by their descriptors, and
-``tensor_core`` computes the fused sum. Fragments of A in registers, and those of D, are laid out as for ``mma``. The
-rows of the warps follow each other: warp w of the group has rows 16·w to 16·w + 15.
+The simulator computes a product when the instruction is issued. The operands of a product are read from shared memory
+by their descriptors, and ``tensor_core`` computes the fused sum. Fragments of A in registers, and fragments of D, are
+laid out as for ``mma``. Warp w of the warpgroup has rows 16·w to 16·w + 15.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _DEPTH = 32  # bytes of K
 
 @dataclass(frozen=True)
 class _WarpgroupForm:
-    """What a ``wgmma.mma_async`` multiplies: columns of B, depth in elements, the product, and how operands are read."""
+    """The form of a ``wgmma.mma_async``: the columns of B, the depth in elements, the product, and how operands are
+    read."""
 
     n: int
     k: int
@@ -44,7 +45,7 @@ class _WarpgroupForm:
 
     @classmethod
     def of(cls, ins: Instruction) -> _WarpgroupForm:
-        """The form of an instruction. Raises UnknownInstruction for one that is not supported."""
+        """The form of an instruction. Raises UnknownInstruction for a form of ``wgmma`` that is not supported."""
         parts = list(ins.parts)
         flags = {"satfinite"} & {parts[-1]}
         if flags:
@@ -120,7 +121,8 @@ def _multiply(ins: Instruction, lanes: Lanes) -> Step:
     work = wgmma_work(form.n, from_registers=form.from_registers)
 
     def tile(bits: int, side: int, groups: Ints, reading: Reading) -> Array:
-        """The numbers of A (groups, 64, k) or, for side 1, of B as (groups, k, n), by their descriptor."""
+        """Return the numbers that the descriptor of a side describes: of A as (groups, 64, k) or, for side 1, of B as
+        (groups, k, n)."""
         rows, elements = (_ROWS, form.n)[side], 16 // _SIZES[kinds[side]]
         transposed = form.transposed[side]
         shape = (form.k, rows // elements) if transposed else (rows, _DEPTH // 16)

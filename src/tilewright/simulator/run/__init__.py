@@ -1,1 +1,1 @@
-"""Runs a kernel's PTX: it takes arguments, and returns results and findings."""
+"""Runs a kernel's PTX: takes the kernel's arguments, and returns its results and the findings."""

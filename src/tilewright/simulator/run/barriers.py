@@ -1,9 +1,10 @@
-"""Barriers of blocks and of clusters: which threads wait at which barrier, when a barrier opens, and errors in their
-use.
+"""Barriers of blocks and of clusters: which threads wait at which barrier, when a barrier opens, and errors in the use
+of barriers.
 
-A barrier of a block (PTX ISA 9.7.13.1) opens when the threads that it counts have arrived. A barrier of a cluster has
-two instructions (9.7.13.4). Every thread arrives and, after any other work, waits for the phase in which it arrived. A
-phase is complete when all threads of the cluster that have not left the kernel have arrived.
+A barrier of a block (PTX ISA 9.7.13.1) opens when as many threads have arrived as its instruction says. A barrier of a
+cluster has two instructions (9.7.13.4): every thread first arrives, and later, after any other work, waits for the
+phase in which it arrived. A phase of a cluster's barrier is complete when all threads of the cluster that have not left
+the kernel have arrived.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Group = tuple[int, Ints]
 @dataclass
 class BarrierForm:
     """A barrier instruction, bound to the lanes: its kind, and for each lane the number of its barrier and the number
-    of threads (0: all)."""
+    of threads for which it waits (0: all)."""
 
     ins: Instruction
     kind: str  # "sync", "arrive" or "red"
@@ -37,7 +38,8 @@ class BarrierForm:
 
     @classmethod
     def of(cls, ins: Instruction, lanes: Lanes) -> BarrierForm:
-        """Parse a barrier instruction. Raises UnknownInstruction for a form that is not supported."""
+        """Parse a barrier instruction. Raises UnknownInstruction for a form of barrier instruction that is not
+        supported."""
         flags = [p for p in ins.parts[1:] if p not in ("cta", "aligned")]
         kind = flags[0] if flags else ""
         operands = list(ins.operands)
@@ -80,8 +82,8 @@ class Barriers:
         self.arrived.clear()
 
     def wait(self, form: BarrierForm, at: int, lanes: Ints) -> list[Group]:
-        """Let these lanes arrive at a barrier; returns the lanes that can continue, by the segment in which they
-        waited."""
+        """Let these lanes arrive at a barrier of their block; returns the lanes that can continue, by the segment in
+        which they waited."""
         self.forms[at] = form
         numbers, counts = per_lane(form.number, lanes), per_lane(form.count, lanes)
         if form.kind != "arrive":
@@ -98,12 +100,13 @@ class Barriers:
         return [*self.open_complete(lanes), (at, lanes)]
 
     def leave(self, lanes: Ints) -> list[Group]:
-        """Note that these lanes left the kernel; returns the lanes that can continue because of that."""
+        """Record that these lanes left the kernel; returns the lanes that can continue for this reason."""
         self.exited[lanes] = True
         return self.open_complete(lanes) if self.waiting.any() else []
 
     def open_complete(self, lanes: Ints) -> list[Group]:
-        """Open every complete barrier of the blocks of these lanes; returns the lanes that waited there, by segment."""
+        """Open every complete barrier of the blocks of these lanes; returns the lanes that waited at these barriers, by
+        segment."""
         threads, released = self.lanes.threads, []
         for block in np.unique(self.lanes.of_block[lanes]):
             of_block = slice(int(block) * threads, (int(block) + 1) * threads)
@@ -184,7 +187,7 @@ class Barriers:
                 lanes.reports.report("divergent barrier", ins, group, split, None, text)
 
     def report_stuck(self) -> None:
-        """Report lanes that wait at a barrier when no lane can run, and let them leave the kernel."""
+        """Report lanes that still wait at a barrier when no lane can run; these lanes then leave the kernel."""
         stuck = np.flatnonzero(self.waiting)
         for at in np.unique(self.at[stuck]):
             some = stuck[self.at[stuck] == at]
@@ -227,12 +230,12 @@ class ClusterBarriers:
 
     def pass_by(self, ins: Instruction, at: int, lanes: Ints) -> list[Group]:
         """Execute ``barrier.cluster.arrive`` or ``.wait`` by these lanes; returns the lanes that can continue, by the
-        segment in which they were."""
+        segment in which these lanes were."""
         self.instructions[at] = ins
         return self._arrive(ins, at, lanes) if "arrive" in ins.parts else self._wait(ins, at, lanes)
 
     def leave(self, lanes: Ints) -> list[Group]:
-        """Note that these lanes left the kernel; returns the lanes that can continue because of that."""
+        """Record that these lanes left the kernel; returns the lanes that can continue for this reason."""
         return self._complete(lanes) if self.turn.any() else []
 
     def _arrive(self, ins: Instruction, at: int, lanes: Ints) -> list[Group]:
@@ -300,7 +303,7 @@ class ClusterBarriers:
         lanes.reports.report("divergent barrier", ins, arrived, np.ones(1, bool), None, text, BY_THE_LETTER)
 
     def report_stuck(self) -> None:
-        """Report lanes that wait at a barrier when no lane can run, and let them leave the kernel."""
+        """Report lanes that still wait at a barrier when no lane can run; these lanes then leave the kernel."""
         stuck = np.flatnonzero(self.waiting)
         for at in np.unique(self.at[stuck]):
             some = stuck[self.at[stuck] == at]
@@ -316,7 +319,8 @@ class ClusterBarriers:
 
 
 def is_cluster_barrier(ins: Instruction) -> bool:
-    """Whether an instruction is ``barrier.cluster``. Raises UnknownInstruction for a form that does not exist."""
+    """Whether an instruction is ``barrier.cluster``. Raises UnknownInstruction for a form of ``barrier.cluster`` that
+    does not exist."""
     flags = ins.parts[1:]
     if "cluster" not in flags or ins.parts[0] != "barrier":
         return False

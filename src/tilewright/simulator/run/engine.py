@@ -1,30 +1,35 @@
 """Runs a batch of blocks: it decides which lanes run which segment next, and where diverged lanes join again.
 
-A segment is a part of the program that runs without interruption: a list of steps that are bound once. The loop over
-these steps is the only Python code that runs for each instruction. Lanes at the same segment run together, as a group.
-The lowest segment in program order runs first, so lanes that took different branches join where the branches join, as
-compilers lay code out.
+A segment is a part of the program that runs without interruption: a list of steps (Python functions), one for each
+instruction, which are bound to the lanes once. The loop over these steps is the only Python code that runs for each
+instruction. Lanes that are at the same segment of the program run together, as a group. The lowest segment in program
+order runs first. So lanes that took different branches join where the branches join, in the order in which compilers
+lay out code.
 
-Every lane is in one of these states: ``at`` is the number of a segment.
+Every lane is in one of these states, in which ``at`` is the number of a segment:
 
-| state | where it is noted | what ends it | | --- | --- | --- | | ready | ``ready[at]`` | No lane is admitted, and
-``at`` is the lowest segment with ready lanes: running. | | running | locals of ``_run_group`` | The group diverges,
-waits, exits, or a lower segment is ready: any other state. | | gathering | ``gathering.waiting[at]`` | All lanes that
-must execute the ``.sync`` together are there: admitted. | | admitted | ``admitted`` | Nothing goes first: running. | |
-at a barrier | ``barriers``, ``cluster_barriers`` | The barrier of the block or cluster opens: ready, at ``at + 1``. | |
-parked | ``parked[at]`` | The phase of the mbarrier for which ``at`` waits completes: ready, at ``at``. | | resting |
-``resting[at]`` | No lane is ready: ready. A loop rests after some rounds, because it may wait for other lanes.
+| state | where the state is stored | what ends the state, and the next state |
+| --- | --- | --- |
+| ready | ``ready[at]`` | No lane is admitted, and ``at`` is the lowest segment with ready lanes: running. |
+| running | locals of ``_run_group`` | The group diverges, waits, exits, or a lower segment is ready: any other state. |
+| gathering | ``gathering.waiting[at]`` | All lanes that must execute the ``.sync`` together are there: admitted. |
+| admitted | ``admitted`` | No other group has to run first: running. |
+| at a barrier | ``barriers``, ``cluster_barriers`` | The barrier of the block or cluster opens: ready, at ``at + 1``. |
+| parked | ``parked[at]`` | The phase of the mbarrier for which ``at`` waits completes: ready, at ``at``. |
+| resting | ``resting[at]`` | No lane is ready: ready. A loop rests after some rounds; it may wait for other lanes. |
+| exited | ``barriers.exited`` | Nothing. |
 
-If no lane is ready or admitted, ``run`` tries the following in this order, and starts again after the first that makes
-a lane ready or admitted:
+If no lane is ready or admitted, ``run`` takes the following steps in order, and starts again after the first step that
+makes a lane ready or admitted:
 
-1. asynchronous copies complete, and parked lanes go on whose phase has completed;
-2. resting lanes go on, and parked ones with their wait ``expired``: it returns without its phase, as hardware's may. If
-   nothing changed since the last time, all of these wait for ever: a finding, and the run stops;
-3. gathering lanes go on without those that are missing: a finding;
-4. lanes at barriers wait for ever: a finding. They exit.
+1. The asynchronous copies complete, and parked lanes whose phase has completed continue.
+2. Resting lanes continue. Parked lanes continue, too, with their wait ``expired``: the wait returns although its phase
+   is not complete, as a wait on hardware may. If nothing changed since ``run`` last took this step, all resting and
+   parked lanes wait for ever: this is a finding, and the run stops.
+3. Gathering lanes continue without the lanes that are missing, which is a finding.
+4. Lanes that are still at barriers wait for ever, which is a finding. These lanes exit.
 
-Throughout, ``sel`` selects lanes of the batch: their numbers in ascending order, or None for all.
+In this module, ``sel`` selects lanes of the batch: their numbers in ascending order, or None for all lanes.
 """
 
 from __future__ import annotations
@@ -69,14 +74,14 @@ Moved = tuple[int, "Ints | None"]
 
 class Loop(NamedTuple):
     """A loop of the program, identified by its latest jump back: the segment that jumped, and the step at which it
-    did."""
+    jumped."""
 
     last: int
     step: int
 
 
 class StoppedError(Exception):
-    """The run was stopped because the kernel does not end; a finding describes this."""
+    """The run was stopped because the kernel does not end; a finding reports this defect."""
 
 
 class Engine:
@@ -113,7 +118,8 @@ class Engine:
     # ---- the loop
 
     def run(self) -> None:
-        """Run until every lane has left the kernel. Raises StoppedError if that takes more than ``max_steps`` steps."""
+        """Run until every lane has left the kernel. Raises StoppedError if the run takes more than ``max_steps``
+        steps."""
         self._forget_lanes()
         if self.segments:
             self.ready[0] = [None]
@@ -409,12 +415,12 @@ class Gathering:
         return np.bincount(self.lanes.base_warp[lanes], self.bit[lanes], self.warps).astype(np.uint32)
 
     def leave(self, lanes: Ints) -> None:
-        """Note that these lanes left the kernel, so that other lanes no longer wait for them."""
+        """Record that these lanes left the kernel, so that other lanes no longer wait for them."""
         self.alive &= ~self.masks_of(lanes)
 
     def arrive(self, at: int, ins: Instruction, lanes: Ints) -> list[Group]:
-        """Let lanes arrive at an instruction; returns the lanes that may execute it now, by segment. The others
-        wait."""
+        """Let lanes arrive at an instruction; returns the lanes that may execute the instruction now, by segment. The
+        others wait."""
         if at in self.waiting:
             lanes = np.union1d(lanes, self.waiting.pop(at)[1])
         if is_warpgroup_wide(ins):
@@ -436,7 +442,7 @@ class Gathering:
 
     def give_up(self) -> list[Group]:
         """Release lanes when no more lanes can arrive: those whose condition holds, otherwise all lanes. Reports the
-        lanes that are missing."""
+        lanes that did not arrive."""
         go = self._release([at for at, (ins, _) in self.waiting.items() if is_warp_barrier(ins)])
         for at in [at for at, (ins, _) in self.waiting.items() if not is_warp_barrier(ins)]:
             go += self._release([at])
@@ -474,8 +480,8 @@ class Gathering:
         return np.split(absent, np.cumsum([group.size for _, group in groups])[:-1])
 
     def meet(self, groups: Sequence[tuple[Instruction, Ints | None]]) -> None:
-        """Let lanes pass barriers of their warp. Each is ordered with the lanes of its warp that have the same mask, at
-        whichever of these barriers they are."""
+        """Let lanes pass barriers of their warp. Each lane is ordered with the lanes of its warp that have the same
+        mask, even if those lanes pass another of these barriers."""
         masks = np.full(self.lanes.size, WHOLE_WARP, np.int64)
         every = self.lanes.every
         for ins, some in groups:
@@ -508,8 +514,8 @@ class Gathering:
 
 @dataclass
 class Segment:
-    """Instructions that run one after another, bound to the lanes, with at most one control instruction, which is the
-    last."""
+    """Instructions that run one after another, bound to the lanes. Only the last instruction of a segment may be a
+    control instruction."""
 
     last: Instruction
     end: Instruction | None  # the control instruction
@@ -530,7 +536,7 @@ class Segment:
 
 
 def bind_segments(program: Program, lanes: Lanes) -> list[Segment]:
-    """Make the segments of a program in order. The index after the last one means the end of the kernel.
+    """Make the segments of a program in order. The index after the last segment means the end of the kernel.
 
     Raises UsageError for an instruction that is unknown or invalid.
     """
@@ -624,8 +630,8 @@ def _bind_control(
 
 
 class Stillness:
-    """Compares the registers of all lanes between laps, to find out whether a kernel can still end. In a lap every lane
-    that can run has run once."""
+    """Compares the registers of all lanes between laps, to find out whether a kernel can still end. In one lap, every
+    lane that can run runs once."""
 
     def __init__(self, lanes: Lanes) -> None:
         self.lanes = lanes
@@ -638,7 +644,8 @@ class Stillness:
         self.seen: dict[str, Array] = {}  # the copy
 
     def complete(self) -> bool:
-        """End a lap; returns whether nothing changed in it. It compares fewer and fewer laps, to save time."""
+        """End a lap; returns whether nothing changed in it. The intervals between the laps that are compared double, to
+        save time."""
         self.laps += 1
         if self.seen:
             still = not self.disturbed and all((self.seen[n] == r).all() for n, r in self.lanes.registers.items())

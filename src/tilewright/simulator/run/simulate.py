@@ -1,4 +1,4 @@
-"""The call that runs a kernel's PTX: it takes operands, and returns results and findings."""
+"""The function that runs a kernel's PTX: it takes the kernel's arguments, and returns its results and the findings."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ PERIOD = 0.1
 
 @dataclass(frozen=True)
 class Run:
-    """The result of a simulated kernel. ``arrays`` has one entry per argument, which is None for an argument that is no
-    array.
+    """The result of a simulated kernel. ``arrays`` has one entry per argument; the entry is None for an argument that
+    is no array.
 
-    An array that the kernel did not write is the caller's own. ``complete`` is false if the kernel did not end.
-    ``printed`` is what the threads printed, in order of block and thread. ``rounds`` says how the copies of a block
-    arrived. ``warp_instructions`` is the number of PTX instructions, counted once for each warp that executes them.
-    ``multiplying_groups`` is the number of warp groups of a block that execute wgmma.
+    If the kernel did not write an array, the entry in ``arrays`` is the caller's own array. ``complete`` is false if
+    the kernel did not end. ``printed`` is the text that the threads printed, in order of block and thread. ``rounds``
+    summarises the rounds in which the asynchronous copies of a block arrived. ``warp_instructions`` is the number of
+    PTX instructions, counted once for each warp that executes them. ``multiplying_groups`` is the number of warp groups
+    of a block that execute wgmma.
     """
 
     kernel: str
@@ -66,13 +67,14 @@ def simulate(
     """Run kernel ``entry`` of a PTX module on the CPU.
 
     ``args`` are the kernel's parameters in order. NumPy arrays are not changed: the kernel writes to a copy, which is
-    returned in ``Run.arrays``. A list is passed as a structure (see ``microscope``). An array that is passed twice is
-    one operand. Other arrays must not overlap an array that the kernel writes. Numbers are converted to the parameter's
-    PTX type. For an untyped parameter, such as ``.b32``, an int gives the bits; pass ``np.float32(2)`` for a float.
-    Structures are passed as bytes; None is a null pointer.
+    returned in ``Run.arrays``. A list is passed as a structure (see ``microscope``). If the same array is passed twice,
+    the kernel gets the same address twice. Different arrays must not overlap if the kernel writes one of them. Numbers
+    are converted to the parameter's PTX type. For an untyped parameter, such as ``.b32``, an int is taken as the bits
+    of the parameter; for a float, pass a NumPy number such as ``np.float32(2)``. Structures are passed as bytes; None
+    is a null pointer.
 
-    The run continues after a finding, so that the result can be examined. If it takes more steps than ``options``
-    allow, or the kernel can never end, the run stops with a finding, and ``Run.complete`` is false.
+    The run continues after a finding, so that the result can be examined. If a run takes more steps than ``options``
+    allow, or if the kernel can never end, the run stops with a finding, and ``Run.complete`` is false.
 
     Raises UsageError for PTX that cannot be parsed, an unknown instruction (with its source line), arguments that do
     not fit the kernel's parameters, and a launch that exceeds the limits. Raises OperandError for an argument of an
