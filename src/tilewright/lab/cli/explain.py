@@ -252,10 +252,10 @@ def explain_command(
     A kernel on the CPU, such as cpu/packed, is timed and checked. Its time and the processor's counters, if Linux gives
     access to them, are compared with a cost model. Its options are --size, --dtype, --threads, --seed and --json.
 
-    The exit code is 0 if nothing is wrong; lines that could be cheaper are not wrong. It is 1 for a wrong result, a
-    finding, a requirement that is not met, or a launch that the GPU cannot make; 2 if the command is wrong, the kernel does
-    not compile, or --max-steps stopped a run; 3 if a library is missing; 130 after an interrupt. Explanations that were
-    finished before it are kept.
+    The exit code is 0 if nothing is wrong. Advice on lines that could be cheaper does not change the exit code. The
+    exit code is 1 for a wrong result, a finding, a requirement that is not met, or a launch that the GPU cannot make; 2
+    if the command is wrong, the kernel does not compile, or --max-steps stopped a run; 3 if a library is missing; 130
+    after an interrupt. Explanations that were finished before an interrupt are kept.
     """
     device = _device(kernels)
     _refuse(context, device)

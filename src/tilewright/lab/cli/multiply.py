@@ -252,9 +252,9 @@ def file_of(text: str) -> Path | None:
 
 @contextlib.contextmanager
 def opened_operand(text: str) -> Iterator[Any]:
-    """Open an operand that the command line names. A raw file is opened with the stated shape and dtype, and a .npy
-    file with a stated dtype; any other name or URL is returned unchanged. Raises UsageError for a raw file without
-    shape and dtype, and for an unknown suffix."""
+    """Open an operand that the command line names. A raw file is opened with the shape and dtype that ``text`` states,
+    and a .npy file with the dtype that ``text`` states. Any other name or URL is returned unchanged. Raises UsageError
+    for a raw file without shape and dtype, and for an unknown suffix."""
     from ...large.files import local_path, locate, open_array
 
     path_here = local_path(text)

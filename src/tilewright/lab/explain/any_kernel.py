@@ -78,7 +78,7 @@ class AnyKernel:
 
 
 def named_kernel(name: str) -> tuple[Path, str | None] | None:
-    """The file and the kernel that a name such as ``FILE.cu::KERNEL`` or ``FILE.ptx`` has; None for any other name.
+    """The file and the kernel that a name such as ``FILE.cu::KERNEL`` or ``FILE.ptx`` states; None for any other name.
 
     >>> named_kernel("a/k.cu::ns::scale<8>"), named_kernel("k.ptx"), named_kernel("cuda/coalesced")
     ((PosixPath('a/k.cu'), 'ns::scale<8>'), (PosixPath('k.ptx'), None), None)
@@ -90,8 +90,8 @@ def named_kernel(name: str) -> tuple[Path, str | None] | None:
 def is_explained_alone(path: Path, kernel: str | None, options: LaunchOptions, launch_file: Path | None) -> bool:
     """Whether a file is explained by ``explain_any``, and not as a matrix product whose header describes the launch.
 
-    So it is if the kernel is named, if an option of the launch is given in the command, the file or a Python file, or if
-    no kernel in the file has the parameters of a product."""
+    ``explain_any`` explains the file if the kernel is named, if an option of the launch is given in the command, the
+    kernel's file or a Python file, or if no kernel in the file has the parameters of a product."""
     given = kernel is not None or launch_file is not None or options != LaunchOptions() or path.suffix != ".cu"
     if given or not path.is_file():
         return given
@@ -125,8 +125,8 @@ def explain_any(
 ) -> Explanation:
     """Explain a kernel for a GPU.
 
-    If the launch has more than MOST_THREADS_RUN threads, a sample of its blocks is run; with ``whole`` all blocks are.
-    Raises UsageError if options are missing or wrong, and what ``microscope`` raises.
+    If the launch has more than MOST_THREADS_RUN threads, a sample of its blocks is run. With ``whole``, all blocks are
+    run. Raises UsageError if options are missing or wrong, and what ``microscope`` raises.
     """
     text, card = read_source(kernel.path), find_gpu(gpu)
     options = _options(kernel, text)
@@ -217,7 +217,8 @@ def explain_files(
     finished: Callable[[Explanation], None] = lambda explanation: None,
     progress: Callable[[str], AbstractContextManager[Progress]],
 ) -> list[Explanation]:
-    """An explanation for each kernel of a request. ``run_explanations`` does the same for matrix products."""
+    """Return an explanation for each kernel of ``request``. For matrix products, ``run_explanations`` makes the
+    explanations."""
     if request.seed < 0:
         raise UsageError(f"seed must not be negative, got {request.seed}")
     explanations = []

@@ -1,8 +1,8 @@
 """Checks and compiles the launch that is explained, makes its operands, and verifies its result.
 
-Whatever ``explain`` refuses is refused here, before a kernel runs. The result is verified at the size that is explained and
-at an odd size. The size that is explained is often 64×64×64, a multiple of every tile. At that size the result is right even
-if the kernel has no guards at the edges, or confuses m, n and k.
+All launches that ``explain`` refuses are refused by this module, before a kernel runs. The result is verified at the
+size that is explained and at an odd size. The size that is explained is often 64×64×64, a multiple of every tile. At a
+size such as 64×64×64, the result is right even if the kernel has no guards at the edges, or confuses m, n and k.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ class Result:
 
 
 def operands(kernel: CudaKernel, m: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random A and B, and a C filled with NaN, which shows unwritten elements. All have the dtype in which the kernel's
-    format is stored (``lab.inputs.formats``)."""
+    """Random A and B, and a C filled with NaN, which shows unwritten elements. All three matrices have the dtype in
+    which the kernel's format is stored (``lab.inputs.formats``)."""
     form = format_of(kernel.dtypes[0], kernel.precision)
     rng = np.random.default_rng(seed)
     numbers = [rng.random(shape, form.working) for shape in ((m, k), (k, n))]

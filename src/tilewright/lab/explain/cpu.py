@@ -1,8 +1,9 @@
 """Explains a kernel on the CPU: the predicted counts and time, the measured time, and the processor's counters.
 
-The model of S3.1 predicts the counts from the kernel's tile and blocks (``cpu_counts``) and from the instructions of its
-inner loop. The time is predicted as a plan predicts it. Both are compared with measurements: one run is verified and timed,
-and another run is counted by the processor's counters (``cpu_events``), if the system allows access to them.
+The model of S3.1 (in ``docs/sources.md``) predicts the counts from the kernel's tile and blocks (``cpu_counts``) and
+from the instructions of its inner loop. The time is predicted by the model that the planner of products uses. Counts
+and time are compared with measurements: one run is verified and timed, and another run is counted by the processor's
+counters (``cpu_events``), if the system allows access to them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Explains CUDA kernels that multiply matrices, for a GPU that this machine need not have.
 
-An explanation compares counts with formulas, and has the occupancy and the bounds. A bound is the least time in which one
-resource of the GPU can do its work for the product. For a pipelined kernel a time is predicted from what each block does, as
-the microscope counted it.
+An explanation compares the counts of a run with formulas, and has the kernel's occupancy and bounds of its time. A
+bound is the least time in which one resource of the GPU can do its work for the product. For a pipelined kernel a time
+is predicted from what each block does, as the microscope counted it.
 
 ``run_explanations`` makes all explanations of one call of ``tilewright explain``.
 """
@@ -57,12 +57,13 @@ def explain(
     max_steps: int = MAX_STEPS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Explanation:
-    """Explain ``kernel`` for C[m×n] = A[m×k]·B[k×n] on ``gpu``. The microscope runs it on random operands and counts.
+    """Explain ``kernel`` for C[m×n] = A[m×k]·B[k×n] on ``gpu``. The microscope runs the kernel on random operands and
+    counts what it does.
 
-    ``params`` are the parameters that differ from their defaults. ``whole`` runs every block. If it is None, every block is
-    run up to m·n·k = 512³, and a sample of the blocks of a larger launch. A run is stopped after ``max_steps`` steps. Raises
-    UsageError for an unknown GPU, for parameters or sizes that are not allowed, and for a kernel with another signature;
-    and what the compiler and the microscope raise.
+    ``params`` are the parameters that differ from their defaults. With ``whole``, every block is run. If ``whole`` is
+    None, every block is run up to m·n·k = 512³; of a larger launch a sample of the blocks is run. A run is stopped
+    after ``max_steps`` steps. Raises UsageError for an unknown GPU, for parameters or sizes that are not allowed, and
+    for a kernel with another signature; and what the compiler and the microscope raise.
     """
     prepared = check_launch(kernel, m, n, k, gpu=gpu, params=params, whole=whole)
     return explain_launch(prepared, seed=seed, max_steps=max_steps, progress=progress)
@@ -170,7 +171,7 @@ def occupancy_of(compiled: Compiled, entry: str, launch: Launch, card: GpuModel)
 
 
 def card_facts(card: GpuModel, peak: float | None) -> dict[str, Any]:
-    """The facts about a GPU that a record contains. ``peak`` is its rate of arithmetic in GFLOPS."""
+    """The facts about a GPU that a record contains. ``peak`` is the GPU's rate of arithmetic in GFLOPS."""
     major, minor = card.compute_capability
     return {
         "name": card.name,
@@ -308,8 +309,8 @@ def _s3_1(
 
 
 def operations_per_access(w: float, h: float, k: float | None = None) -> float:
-    """The operations for each element that a block of C of w × h accesses (S3.1): 2whk/(wh + wk + kh), and for a large k
-    2/(1/w + 1/h), which is returned if k is None.
+    """The operations for each element that a block of C of w × h accesses: 2whk/(wh + wk + kh). If k is None, the limit
+    for a large k is returned: 2/(1/w + 1/h), as in S3.1 (``docs/sources.md``).
 
     >>> operations_per_access(16, 64), round(operations_per_access(16, 64, 1024), 2)
     (25.6, 25.28)
@@ -345,7 +346,7 @@ def predicted_time(work: PipelineWork, card: GpuModel) -> list[TimePart]:
     """The parts of the predicted time of a launch. The model assumes that the kernel ran just before, so that operands that
     fit in the L2 cache are there.
 
-    The list is empty if the rates of the GPU were not measured, or if a block does not fit on a multiprocessor.
+    Returns an empty list if the rates of the GPU were not measured, or if a block does not fit on a multiprocessor.
     """
     most = occupancy(card, work.threads, work.registers, work.shared_bytes).blocks
     if card.rates is None or not most or not work.blocks:
@@ -366,7 +367,7 @@ class _Launch:
 
     @property
     def resident(self) -> int:
-        """Blocks at once on the busiest multiprocessor."""
+        """The number of blocks that are resident at once on the busiest multiprocessor."""
         return min(self.most, self._on_each)
 
     @property
@@ -379,7 +380,8 @@ class _Launch:
 
     @property
     def exposed(self) -> int:
-        """How many fills and epilogues are not hidden. With several blocks on a multiprocessor the others work meanwhile."""
+        """The number of pipeline fills and epilogues that no other block hides. If several blocks are on a
+        multiprocessor, the other blocks work during the fill and the epilogue of one."""
         return self.generations if self.resident == 1 else 1
 
     # ---- seconds
@@ -529,10 +531,11 @@ def time_bounds(
     - The memory pipe of a multiprocessor (L1 and shared memory) moves four sectors of global memory, or one wavefront of
       shared memory, in each cycle. If there are fewer blocks than multiprocessors, some multiprocessors are idle.
     - A kernel with ``wgmma`` also has a bound by the tensor cores: the cycles for which its instructions keep them busy.
-    - If the copy engine moves data past L1, and the rate of the L2 cache was measured, there is a bound by the L2 cache. It
-      counts the bytes that arrive: those of a multicast count at each block that receives them.
+    - If the copy engine moves data past L1, and the rate of the L2 cache was measured, there is a bound by the L2
+      cache. The bound by the L2 cache counts the bytes that arrive: the bytes of a multicast count once for each block
+      that receives them.
 
-    The model has no latency. So a launch takes longer than any of the bounds.
+    The model has no latency, so a launch takes longer than any of its bounds.
     """
     limits = []
     busy = min(blocks, card.sms)
@@ -553,11 +556,12 @@ def time_bounds(
 
 
 def turns_of(access: Access) -> int:
-    """The cycles (turns) that an access takes in a multiprocessor's memory pipe: one for each wavefront of shared memory; of
-    global memory one for each four sectors, and at least one for each request.
+    """The cycles (turns) that an access takes in a multiprocessor's memory pipe. An access to shared memory takes one
+    turn for each wavefront. An access to global memory takes one turn for each four sectors, and at least one for each
+    request.
 
-    Writes of the copy engine to shared memory count as none. A kernel with both copies and ``wgmma`` was measured to take
-    12 % less time than the sum of the wavefronts of both (``benchmarks/pipeline-rates-h200.jsonl``).
+    Writes of the copy engine to shared memory count as no turns. A kernel with both copies and ``wgmma`` was measured
+    to take 12 % less time than the sum of the wavefronts of both (``benchmarks/pipeline-rates-h200.jsonl``).
     """
     if access.space == "shared":
         return access.wavefronts
@@ -723,9 +727,9 @@ def run_explanations(
 ) -> list[Explanation]:
     """Explain each kernel at each size with each allowed set of parameters.
 
-    ``finished`` is called with each explanation when it is made. ``progress`` is called with the kernel's name before each
-    launch. It returns a context, whose value is called with the number of blocks that have run. If one of the launches is
-    refused, UsageError, or what ``explain`` raises, is raised before any kernel runs.
+    ``finished`` is called with each explanation when it is made. ``progress`` is called with the kernel's name before
+    each launch. ``progress`` returns a context manager, whose value is called with the number of blocks that have run.
+    If one of the launches is refused, UsageError, or what ``explain`` raises, is raised before any kernel runs.
     """
     shapes = None if request.size is None else parse_sizes(request.size)
     if request.seed < 0:
@@ -758,8 +762,8 @@ def run_explanations(
 
 
 def file_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """A name for each file: its own name. If two files have the same name, their folders precede it, as far as they are
-    needed to tell the files apart.
+    """A short name for each file: the file's own name. If two files have the same name, as many of their folders
+    precede it as are needed to tell the files apart.
 
     >>> file_names([Path("mine/old/k.cu"), Path("mine/new/k.cu"), Path("mine/other.cu")]).values()
     dict_values(['old/k.cu', 'new/k.cu', 'other.cu'])

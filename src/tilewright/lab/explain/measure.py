@@ -1,6 +1,7 @@
 """Reads the hardware counters of this machine's GPU for a kernel that was explained (``tilewright explain --measure``).
 
-NVIDIA's profiler ``ncu`` prints them as CSV: the counters of each launch, and the counts of each machine instruction.
+NVIDIA's profiler ``ncu`` prints the counters as CSV: the counters of each launch, and the counts of each machine
+instruction.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def _place(file: str, line: int) -> str:
 def check_gpu(name: str) -> None:
     """Check that this machine's GPU is the one called ``name``, and that it can be profiled.
 
-    Raises UnavailableError if there is no GPU or no ncu, and UsageError if it is another GPU.
+    Raises UnavailableError if there is no GPU or no ncu, and UsageError if the GPU has another name.
     """
     gpu = open_device()
     find_ncu()
@@ -180,8 +181,8 @@ _SECTIONS = ("SourceCounters", "MemoryWorkloadAnalysis_Tables")
 
 
 def find_ncu() -> Path:
-    """The path of ncu: on PATH, or under CUDA_HOME or /opt/nvidia/nsight-compute. Raises UnavailableError if it is in none
-    of these."""
+    """The path of ncu: on PATH, or under CUDA_HOME or /opt/nvidia/nsight-compute. Raises UnavailableError if ncu is in
+    none of these places."""
     folders = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")]
     folders += sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)
     ncu = shutil.which("ncu") or next((at for p in folders if (at := shutil.which("ncu", path=str(p)))), None)
@@ -200,8 +201,8 @@ def ncu_counters(
     *,
     timeout: float | None = None,
 ) -> list[dict[str, float]]:
-    """The counters of each launch that ``command`` makes, in order. With ``kernel``, a name in the binary, only those of its
-    launches.
+    """The counters of each launch that ``command`` makes, in order. With ``kernel``, a name in the binary, only the
+    counters of this kernel's launches are returned.
 
     Raises what ``profile`` raises.
     """
@@ -359,7 +360,8 @@ class Profile:
     """What ncu reports about a launch: the kernel's name, the blocks, the threads of a block, the counters by name, and the
     instructions in order.
 
-    If ``profile_launches`` made the launch, ``arrays`` has the arrays after it, by the position of the argument.
+    If ``profile_launches`` made the launch, ``arrays`` has the contents of the arrays after the launch, by the position
+    of the argument.
     """
 
     kernel: str
@@ -437,7 +439,8 @@ def counts_by_line(
     """The counts of each source line in the user's files, by file and line: sums over the instructions of the line. ``code``
     is the disassembly of the binary that ran.
 
-    Raises UnavailableError if ``code`` is that of another binary: at an offset it has no instruction, or another one.
+    Raises UnavailableError if ``code`` is the disassembly of another binary: if it has, at the offset of a counted
+    instruction, no instruction or a different one.
     """
     known = {ins.offset: ins for ins in code}
     sums: dict[tuple[str, int], Counter[str]] = {}

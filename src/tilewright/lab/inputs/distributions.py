@@ -1,7 +1,7 @@
 """Makes random operands of named distributions, over which accuracy is measured.
 
-A name may be followed by a colon and a number: ``lognormal:4`` has σ = 4, and the magnitudes of ``graded:40`` extend
-over 40 binades along k.
+The name of a distribution may be followed by a colon and a number: ``lognormal:4`` has σ = 4, and the magnitudes of
+``graded:40`` extend over 40 binades along k.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def distributed(name: str, shape: tuple[int, int, int], dtype: str, seed: int = 
 
 def check_benched(name: str, dtypes: Sequence[str]) -> None:
     """Raise UsageError for an unknown distribution, or one that the bench cannot verify. The products and their squares
-    must be finite, and the dtypes must contain the distribution's numbers.
+    must be finite, and the dtypes must be able to represent the distribution's numbers.
 
     >>> check_benched("graded:40", ["float32"])
     """

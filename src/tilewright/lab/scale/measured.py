@@ -30,12 +30,12 @@ def measured_rates(
     plan: StreamPlan, rates: Rates | Sequence[Rates], stored_s: Sequence[Sequence[float]], where: str = "storage"
 ) -> MeasuredRates:
     """Find the rates with which ``simulate_cluster`` follows a measured run of ``plan``. ``stored_s`` has for each
-    worker the times at which it had stored a tile, in seconds from the start of the run. Workers without a region of
-    the plan come last.
+    worker the times at which it had stored a tile, in seconds from the start of the run. In ``stored_s``, workers
+    without a region of the plan come last.
 
     ``rates`` were measured before the run, while nothing else ran. A worker's time from its first stored tile to its
-    last gives the factor by which all its rates are slower. The time of its first stored tile says when it began. A
-    worker with fewer than two tiles is assumed to be as slow as the others. By the model, the run takes
+    last gives the factor by which all its rates are slower. The time of a worker's first stored tile says when the
+    worker began. A worker with fewer than two tiles is assumed to be as slow as the others. By the model, the run takes
     ``simulate_cluster(plan, found.rates, start_s=found.start_s).total_s``, where ``found`` is the result.
     """
     expected = simulate_cluster(plan, rates, workers=len(stored_s), where=where)

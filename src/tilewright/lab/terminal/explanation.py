@@ -1,7 +1,8 @@
 """Prints an explanation: what limits the kernel, at which source lines, by which counts, and whether its result is
 right.
 
-For a kernel on the CPU it shows the time and what causes it, tile and blocks, and the predicted and counted figures.
+For a kernel on the CPU, this module prints the time and what limits it, the tile and the blocks, and the predicted and
+the counted numbers.
 """
 
 from __future__ import annotations
@@ -321,8 +322,8 @@ def _table(*heads: str) -> Table:
 
 
 def show_cpu_explanation(console: Console, e: CpuExplanation) -> None:
-    """Print the explanation of a kernel on the CPU in 80 columns. Its numbers are for one product, with all threads
-    together."""
+    """Print the explanation of a kernel on the CPU in 80 columns. The printed numbers are for one product, with all
+    threads together."""
     on = f"{e.threads} thread{'s' if e.threads > 1 else ''}"
     title = f"{e.kernel} at {e.m}×{e.n}×{e.k} ({e.dtype}, {on}) on {e.environment['processor']}"
     console.print(escape(title), style="bold", highlight=False)

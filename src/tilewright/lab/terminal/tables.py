@@ -48,8 +48,8 @@ def show_bench(console: Console, records: Sequence[BenchRecord]) -> None:
     """Print a table for each dtype and precision, with a row for each kernel, a column for each size, and GFLOPS and R
     in each cell.
 
-    A kernel that was measured with several values of a parameter has a row for each, with the values after its name. A
-    legend explains the marks. The first line says whether other programs used the machine meanwhile.
+    A kernel that was measured with several values of a parameter has a row for each value, with the value after its
+    name. A legend explains the marks. The first line says whether other programs used the machine meanwhile.
     """
     swept = varied(records)
     if busy := busy_machine(records):
@@ -245,8 +245,8 @@ def show_tuned_blocking(
     analytic: Mapping[str, Any],
     why: str,
 ) -> None:
-    """Print the result of tuning a CPU kernel. R is the time of the analytic choice, measured in alternation, over the
-    time of each finalist."""
+    """Print the result of tuning a CPU kernel. R is the time of the analytic choice over the time of a finalist, both
+    measured in alternation."""
     names = {"mr": "rows", "nv": "vectors", "unroll": "unroll", "kc": "KC", "kc_of_8_bytes": "KC8"}
     table = _tuning_table(*names.values(), "MC", "NC", "ms", "GFLOPS", "R", "")
     for record in finalists:

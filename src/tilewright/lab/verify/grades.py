@@ -5,12 +5,13 @@ an implementation of the BLAS" (BLIS Retreat 2024), in the form of NVIDIA's CUDA
 (cuBLAS/Emulation/gemm_grading). Let u be the unit roundoff of the result's dtype and f(n) = n. A grade says within
 which bound the error |C − A·B| lies:
 
-- **A**: within f(n)·u·(|A||B|), element by element;
-- **B**: within f(n)·u·‖A_i‖‖B_j‖, the norms of the element's row of A and column of B;
-- **C**: within f(n)·u·‖A‖‖B‖, the Frobenius norms of A and B. This bound promises nothing about small elements.
+- **A**: the error is within f(n)·u·(|A||B|), element by element;
+- **B**: the error is within f(n)·u·‖A_i‖‖B_j‖, with the norms of the element's row of A and column of B;
+- **C**: the error is within f(n)·u·‖A‖‖B‖, with the Frobenius norms of A and B. The bound of grade C promises nothing
+  about small elements.
 
-Every bound is checked with four pairs of operands. The way in which an algorithm fails on one of them identifies its
-kind:
+Every bound is checked with four pairs of operands. The pair on which an algorithm fails, and the way in which it fails,
+identify the kind of the algorithm:
 
     positive     ordinary numbers: the errors of the other pairs are compared with the errors of this pair
     graded_rows  rows of A of very different size: an algorithm that adds rows to each other satisfies the bound of the
@@ -62,7 +63,7 @@ class Errors:
 class Grade:
     """The grade of a product. ``letter`` is "A", "B", "C" or "–"; ``algorithm`` is "classical", "fixed-point" or
     "Strassen-like". ``slope`` is the slope of log(largest componentwise error) over log(n), which is at most 1 for
-    grade A. ``over`` has for each bound the largest ratio of an error to it."""
+    grade A. ``over`` has, for each bound, the largest ratio of an error to that bound."""
 
     letter: str
     algorithm: str
