@@ -1,8 +1,9 @@
 """Chooses how a product of arrays on a GPU is computed: it compares the predicted times of kernels, each with an order
-of the operands. Then it decides whether one kernel computes all of C, or one the whole tiles and others the borders.
+of the operands. Then this module decides whether one kernel computes all of C, or whether one kernel computes the whole
+tiles and others compute the borders.
 
 The first product of a new shape waits for this choice, so only the times that the choice needs are computed. What a
-plan prints about the other kernels is computed when it is printed.
+plan prints about the kernels that were not chosen is computed when the plan is printed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _MULTIPLIES, _FLOAT64_RATE = {"float64": 1, "complex128": 4}, 2.1e11
 
 
 class _Candidate(NamedTuple):
-    """A kernel with an order of the operands, the product as it sees it, and the seconds of all copies."""
+    """A kernel with an order of the operands, the product as the kernel sees it, and the seconds of all copies."""
 
     kernel: CudaKernel
     once: bool
@@ -141,8 +142,9 @@ def gpu_plan(
     splits: bool = False,
     precision: str | float = "standard",
 ) -> GpuPlan:
-    """The plan of a product on a GPU, with an epilogue of this ``form``. It is the way of the engine's kernels that is
-    predicted to be the fastest, including copies; if there is none, it is the highest rung.
+    """The plan of a product on a GPU, with an epilogue of this ``form``. The plan has the way of the engine's kernels
+    that is predicted to be the fastest, including copies. If there is no such way, the plan has the highest rung of the
+    ladder that multiplies the dtype.
 
     The dtype is the first of ``computes`` that has a kernel for the shape, or the fastest one if ``precision`` allows
     it. With ``splits`` float32 operands may be split into float16, and float64 and complex128 operands may be converted
@@ -246,16 +248,16 @@ def _symmetric(kernel: CudaKernel, order: Order, shape: EngineShape) -> Iterator
 
 
 class _Tries(NamedTuple):
-    """Arrangements of the operands, and the kernels that are tried: whether each applies the epilogue, and the number of
-    its arrangement."""
+    """Arrangements of the operands, and the kernels that are tried. Each kernel has a flag whether it applies the
+    epilogue, and the number of its arrangement."""
 
     arrangements: list[Arrangement]
     kernels: list[tuple[CudaKernel, bool, int]]
 
 
 class _TriesOfKind(NamedTuple):
-    """What is tried for products of a kind: where it depends on which copies have fewer bytes, these copies; and what is
-    tried by the answers."""
+    """What is tried for products of a kind. ``compared`` has the pairs of copies whose bytes must be compared first,
+    and ``tries`` has what is tried for each combination of results."""
 
     compared: list[tuple[Copied, Copied]]
     tries: dict[tuple[bool, ...], _Tries]

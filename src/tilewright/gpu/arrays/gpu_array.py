@@ -43,7 +43,7 @@ class GpuArray(NamedTuple):
 
     @property
     def extent(self) -> tuple[int, int]:
-        """The address of the first byte of its elements, and the address after their last byte."""
+        """The address of the first byte of the array's elements, and the address after their last byte."""
         if 0 in self.shape:
             return self.pointer, self.pointer
         size = itemsize_of(self.dtype)
@@ -52,8 +52,8 @@ class GpuArray(NamedTuple):
         return self.pointer + low, self.pointer + high + size
 
     def overlaps(self, other: GpuArray) -> bool:
-        """Whether the address ranges of the two arrays, from first to last byte, overlap. Then the arrays may share a
-        byte."""
+        """Whether the address ranges of the two arrays, from first to last byte, overlap. If they do, the arrays may
+        share a byte."""
         (low, high), (first, end) = self.extent, other.extent
         return low < end and first < high
 
@@ -85,8 +85,8 @@ class GpuArray(NamedTuple):
 
 
 def merged_axes(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The axes of arrays of the same shape, as few as possible; each is its length and its strides in all arrays. Axes
-    that can be merged in all arrays become one axis, and axes of length 1 are left out.
+    """The axes of arrays of the same shape, as few as possible; each axis is given by its length and its strides in all
+    arrays. Axes that can be merged in all arrays become one axis, and axes of length 1 are left out.
 
     >>> merged_axes((2, 3, 4), (12, 4, 1), (24, 8, 2)), merged_axes((2, 3), (3, 1), (0, 1))
     ([(24, 1, 2)], [(2, 3, 0), (3, 1, 1)])
@@ -140,8 +140,8 @@ def _tensor(capsule: Any) -> _DLTensor:
 
 
 def read_capsule(capsule: Any) -> GpuArray:
-    """The array in a DLPack capsule. The capsule is not marked as used. It is the ``keep`` of the array, and keeps the
-    memory alive.
+    """The array in a DLPack capsule. The capsule is not marked as used. The capsule is the ``keep`` of the array, and
+    keeps the memory alive.
 
     The dtype is a NumPy name, or the code and bits of a type that NumPy does not have.
     """
@@ -167,8 +167,9 @@ def make_capsule(pointer: int, shape: tuple[int, ...], dtype: str, device: int, 
     """A DLPack capsule of a row-major array. ``owner`` is kept alive until the array is released.
 
     NumPy makes the capsule as if the memory were the host's; then the device in the capsule is changed. So NumPy's
-    machine code releases the array. A Python function must not do this. An array may be released while an exception is
-    raised, and ctypes does not handle that: the exception would be lost, or the process would end.
+    machine code releases the array. A Python function must not release the array. An array may be released while an
+    exception is raised, and ctypes does not handle a call in that state: the exception would be lost, or the process
+    would end.
     """
     is_bfloat16 = dtype == "bfloat16"  # as bits: NumPy exports no dtype of another package
     capsule = np.asarray(_Memory(pointer, shape, np.dtype("uint16" if is_bfloat16 else dtype), owner)).__dlpack__()

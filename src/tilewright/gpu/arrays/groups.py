@@ -106,7 +106,7 @@ def plan_of_groups(a: GpuArray, b: GpuArray, groups: int) -> _Plan:
 
 
 class _Plan(NamedTuple):
-    """``run`` writes a result of this ``shape``, which is ``transposed`` for the caller."""
+    """``run`` writes a result of this ``shape``. If ``transposed``, the caller gets a transposed view of it."""
 
     run: Run
     shape: tuple[int, ...]

@@ -2,8 +2,8 @@
 the same library.
 
 Without options, a product of PyTorch or JAX arrays is computed as in programs of those libraries, with gradients
-(``torch_operator``, ``jax_operator``). With options it is a product of NumPy arrays over the same memory. ``on_host``
-copies arrays from a GPU.
+(``torch_operator``, ``jax_operator``). With options, the product is that of NumPy arrays over the same memory.
+``on_host`` copies arrays from a GPU.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class HostLibrary:
         recorded."""
 
     def target(self, out: Any, name: str) -> np.ndarray:
-        """The memory of ``out``, or a copy of it. Raises OperandError if it cannot be written."""
+        """The memory of ``out``, or a copy of it. Raises OperandError if ``out`` cannot be written."""
         return self.array(out, name)
 
     def written(self, out: Any, target: np.ndarray) -> None:
-        """Finish writing to ``out``. It is called when ``target``, made from ``out``, holds the product."""
+        """Finish writing to ``out``. This method is called when ``target``, made from ``out``, holds the product."""
 
     def computed(self, a: Any, b: Any, x: np.ndarray, y: np.ndarray, out_dtype: Any) -> Any:  # noqa: ARG002
         """The ``out_dtype`` with which x and y are multiplied to get the product of a and b; None for the dtype to
@@ -210,9 +210,9 @@ def read_on_host(
 
 def on_host(x: Any) -> Any:
     """An array as a NumPy array. An array on a GPU is copied, after the work on the caller's stream is done. For an
-    array of another library on the host it is the same memory. Any other value is returned unchanged.
+    array of another library on the host, the result has the same memory. Any other value is returned unchanged.
 
-    bfloat16 and float8 become the dtypes of ``ml_dtypes``, which must be installed for them. Raises OperandError and
+    bfloat16 and float8 become dtypes of ``ml_dtypes``, which must be installed for such arrays. Raises OperandError and
     DTypeError for arrays that cannot be read.
     """
     library = library_of(x)

@@ -1,12 +1,13 @@
 """Products of lists of arrays on a GPU, in as few launches as possible. There are four kinds of lists:
 
 - batch: the matrices have the same shape and are equally spaced in memory;
-- ragged: they differ in their number of rows and follow one another in memory, as after a split of a tensor;
-- listed: they have any addresses and shapes; kernels that take lists multiply them (``gpu/kernels/lists.cuh``);
-- scattered: they have any addresses and differ only in their number of rows; kernels that read boxes multiply them.
+- ragged: the matrices differ in their number of rows and follow one another in memory, as after a split of a tensor;
+- listed: the matrices have any addresses and shapes; kernels that take lists multiply them (``gpu/kernels/lists.cuh``);
+- scattered: the matrices have any addresses and differ only in their number of rows; kernels that read boxes multiply
+  them.
 
-All other lists are multiplied one by one, and so are lists for which this is predicted to be faster. The way in which a
-list was multiplied is remembered for similar lists (``repeated``).
+The pairs of all other lists are multiplied one by one, and so are the pairs of lists for which this is predicted to be
+faster. The way in which a list was multiplied is remembered for similar lists (``repeated``).
 """
 
 from __future__ import annotations
@@ -277,10 +278,10 @@ Submit = Callable[[Any, int, int], None]
 def listed_launches(
     gpu: Device, xs: Sequence[GpuArray], ys: Sequence[GpuArray], tops: Sequence[int], compute: str
 ) -> Submit | None:
-    """The launches of these products of matrices, which are multiplied in the dtype ``compute``. ``tops`` are the
-    elements from an address to each result; the results have no gaps.
+    """The launches of these products of matrices, which are multiplied in the dtype ``compute``. ``tops`` has, for each
+    result, its distance in elements from a common address; the results have no gaps.
 
-    None if no kernel takes the matrices, or if multiplying them one by one is predicted to be faster."""
+    Returns None if no kernel takes the matrices, or if multiplying them one by one is predicted to be faster."""
     pairs, dtype = list(zip(xs, ys, strict=True)), xs[0].dtype
     if any(x.shape[1] != y.shape[0] for x, y in pairs):
         return None
@@ -387,8 +388,8 @@ SubmitBoxes = Callable[[Any, int, int], bool]
 def scattered_launches(
     gpu: Device, engine: Sequence[CudaKernel], a: Sequence[Matrix], b: Sequence[Matrix]
 ) -> tuple[float, SubmitBoxes] | None:
-    """The launches of these products, whose results follow one another without gaps, and their predicted time. None if
-    the matrices differ in more than the rows of A, or if no kernel with boxes takes them."""
+    """The launches of these products, whose results follow one another without gaps, and their predicted time. Returns
+    None if the matrices differ in more than the rows of A, or if no kernel with boxes takes them."""
     filled, y = [x for x in a if x.rows], b[0]
     if not filled or any(each[1:] != filled[0][1:] for each in filled) or any(each != y for each in b):
         return None

@@ -49,9 +49,9 @@ def matmul_on_gpu(
     """The product of two arrays on one GPU, as ``tilewright.matmul`` describes it. ``record`` multiplies arrays whose
     library must record the product.
 
-    Raises OperandError, DTypeError and ShapeError for operands that cannot be multiplied. Raises MemoryLimitError if
-    the GPU has too little memory; then nothing is written. Also raises UsageError, and UnavailableError without
-    ``cuda.bindings``.
+    Raises OperandError, DTypeError and ShapeError for operands that cannot be multiplied. Raises MemoryLimitError, and
+    writes nothing, if the GPU has too little memory. Raises UsageError for options that cannot be used, and
+    UnavailableError if ``cuda.bindings`` is missing.
     """
     asked = None if precision == "standard" and out_dtype is None else (precision, out_dtype)
     if epilogue is None and algorithm == "classical" and (way := short_ways.get(type(a))) is not None:
@@ -177,10 +177,10 @@ def plan_on_gpu(
 
 
 class _PlanKey(NamedTuple):
-    """What a plan depends on beside the epilogue: ``GpuArray.in_granule`` of a, b and ``out`` (shapes, strides, dtypes, the
-    GPU, and whether addresses are whole granules), whether ``out`` is disjoint from the operands, whether b is a transposed
-    in the same memory, so that the product is symmetric, whether the result may be a transposed view, and what was asked
-    for."""
+    """All that a plan depends on except the epilogue: ``GpuArray.in_granule`` of a, b and ``out`` (shapes, strides,
+    dtypes, the GPU, and whether addresses are whole granules), whether ``out`` is disjoint from the operands, whether b
+    is a transposed in the same memory, so that the product is symmetric, whether the result may be a transposed view,
+    and what was asked for."""
 
     x: Any
     y: Any

@@ -1,9 +1,9 @@
-"""Decides how a kernel sees the operands of one product of GPU arrays: which are copied first, and the layout of the
-result.
+"""Decides how a kernel sees the operands of one product of GPU arrays: which operands are copied first, and which
+layout the result has.
 
 ``layouts`` says which layouts a kernel can read directly. A column-major matrix is the transpose of a row-major one, so
 a product of two column-major operands is Cᵀ = Bᵀ·Aᵀ without any copy. Operands with other layouts are copied on the
-GPU. Of C = A·B and Cᵀ = Bᵀ·Aᵀ, the one with fewer bytes to copy is taken.
+GPU. Of the two forms C = A·B and Cᵀ = Bᵀ·Aᵀ, the form with fewer bytes to copy is computed.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class OrderedMatrix(NamedTuple):
     """One of the three matrices of a product. ``original`` is the caller's matrix, and ``used`` is the matrix that the
     kernel reads or writes.
 
-    ``steps`` are the elements from one matrix of the caller to the next along each axis of the batch; ``used_steps``
-    are those of the kernel's matrices. ``at`` is the byte of the workspace where the kernel's copies begin, or None if
-    the kernel uses the caller's matrix. ``matrices`` is the number of matrices in the batch; a matrix that several
-    products share counts once.
+    ``steps`` are the distances in elements from one matrix of the caller to the next, along each axis of the batch;
+    ``used_steps`` are the distances between the kernel's matrices. ``at`` is the byte of the workspace where the
+    kernel's copies begin, or None if the kernel uses the caller's matrix. ``matrices`` is the number of matrices in the
+    batch; a matrix that several products share counts once.
     """
 
     label: str
@@ -49,8 +49,8 @@ class OrderedMatrix(NamedTuple):
 
 
 class Order(NamedTuple):
-    """The product as the kernel sees it: C = P·Q. If ``swapped``, P is the transpose of the caller's b, Q is that of a,
-    and C is transposed, too.
+    """The product as the kernel sees it: C = P·Q. If ``swapped``, P is the transpose of the caller's b, Q is the
+    transpose of a, and C is transposed, too.
 
     ``operands`` is the dtype to which both factors are promoted, and ``dtype`` is that of the result. ``shape`` is the
     shape of the array that is allocated for a result without ``out``. If ``transposed``, the caller gets a transposed
@@ -77,8 +77,8 @@ class Order(NamedTuple):
 
     @property
     def axes(self) -> list[tuple[int, ...]]:
-        """The axes of the batch, as few as possible. Each is its length, and the elements from one P, Q and C to the
-        next."""
+        """The axes of the batch, as few as possible. Each axis is given by its length and by the distances in elements
+        from one P, Q and C to the next."""
         return merged_axes(self.batch, self.p.used_steps, self.q.used_steps, self.c.used_steps)
 
     @property
@@ -168,12 +168,12 @@ class Operands:
     def arrangement(
         self, compute: str, layouts: Layouts, swapped: bool | None, *, at_once: bool = False
     ) -> Arrangement | None:
-        """The arrangement for a kernel that multiplies in ``compute`` and reads ``layouts`` directly. None if the
-        kernel cannot store the result.
+        """The arrangement for a kernel that multiplies in ``compute`` and reads ``layouts`` directly. Returns None if
+        the kernel cannot store the result.
 
-        With ``at_once`` the kernel applies the epilogue; otherwise it leaves its sums in the workspace, from which
-        another kernel makes the result. ``swapped`` says whether Cᵀ = Bᵀ·Aᵀ is computed; by default it is, if that
-        copies less."""
+        With ``at_once`` the kernel applies the epilogue; otherwise the kernel leaves its sums in the workspace, from
+        which another kernel makes the result. ``swapped`` says whether Cᵀ = Bᵀ·Aᵀ is computed; by default Cᵀ is
+        computed if that copies fewer bytes."""
         stored, sums = self._stored(compute, layouts, at_once)
         if stored is None:
             return None
@@ -191,7 +191,7 @@ class Operands:
         return Arrangement(swapped, layouts, compute, stored, sums, copied, transposed)
 
     def arranged(self, compute: str, layouts: Layouts, swapped: bool | None, *, at_once: bool = False) -> Order | None:
-        """The order for such an arrangement, if there is one."""
+        """The order of the operands for such an arrangement, or None if the kernel cannot store the result."""
         how = self.arrangement(compute, layouts, swapped, at_once=at_once)
         return None if how is None else self.order(how)
 
@@ -224,7 +224,7 @@ class Operands:
         return stored if stored in ((sums,) if sums else (self.dtype, made_dtype(compute))) else None, sums
 
     def copied(self, compute: str, layouts: Layouts, *, at_once: bool) -> tuple[Copied, Copied] | None:
-        """The operands that must be copied for Cᵀ = Bᵀ·Aᵀ, and those for C = A·B. None if the result cannot be
+        """The operands that must be copied for Cᵀ = Bᵀ·Aᵀ, and those for C = A·B. Returns None if the result cannot be
         stored."""
         stored, _ = self._stored(compute, layouts, at_once)
         if stored is None:

@@ -105,7 +105,7 @@ class GpuPlan(Plan):
     @cached_property
     def split(self) -> SplitProduct | ResidueProduct | None:
         """How float32 operands are split for tensor cores of float16, or float64 and complex128 operands are converted
-        to residues for those of int8. None if they are multiplied directly."""
+        to residues for those of int8. None if the operands are multiplied directly."""
         is_split = self.compute in PLANES or self.compute in RESIDUES_IN
         gram = bool(self.problem.symmetry) and is_split_once(self.order)
         return split_of(self.order, self.compute, gram=gram, triangle=self.triangle) if is_split else None
@@ -269,7 +269,7 @@ _SYMMETRIC = {
 
 def is_mirrored(kernel: CudaKernel, shape: EngineShape) -> bool:
     """Whether a separate launch copies one triangle of a symmetric C to the other. Kernels that store by tensor maps
-    need none: they store each tile of a triangle twice."""
+    need no such launch: they store each tile of a triangle twice."""
     return not (shape.ordered or (shape.triangle and _stores_twice(kernel)))
 
 

@@ -1,12 +1,12 @@
 """The fast path for products of GPU arrays that are like those of an earlier call.
 
 Python plans and launches the first product of a kind. Its launches are recorded (``gpu.runtime.recording``). A later
-product repeats them with its own addresses, if its arrays have the same dtypes, shapes, strides and offsets within a
-granule. For any other product the fast path returns None; then the general path computes the product or raises the
-error.
+product repeats the launches with its own addresses, if its arrays have the same dtypes, shapes, strides and offsets
+within a granule. For any other product the fast path returns None; then the general path computes the product or raises
+the error.
 
 If a library has DLPack's exchange interface for C, as PyTorch has from 2.10 on, the C front (``cpu/native/gpu.c``)
-reads the tensors itself. From Python, reading the tensors would take as long as the rest of such a call.
+reads the tensors itself. If Python read the tensors, the reading would take as long as the rest of such a call.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class ExchangeInterface(NamedTuple):
 def exchange_interface(
     first: type, second: type, grad_enabled: Callable[[], bool], state: State = _ALWAYS
 ) -> ExchangeInterface | None:
-    """The interface of two types of one library. None if they have none, or without the C front."""
+    """The interface of two types of one library. Returns None if the types have no such interface, or if there is no C
+    front."""
     functions = getattr(first, "__dlpack_c_exchange_api__", None)
     if functions is None or front() is None:
         return None
@@ -79,7 +80,7 @@ def _reader(interface: ExchangeInterface, known: dict[bytes, Any], otherwise: Ca
 
 
 class ExchangedProduct(NamedTuple):
-    """A product that C computes, as the fields that C reads, in this order: the program of a ``Replay``, functions that
+    """A product that C computes: the fields that C reads, in this order: the program of a ``Replay``, functions that
     allocate the result and the workspace, and one that raises the error of a status."""
 
     program: bytes
@@ -89,7 +90,8 @@ class ExchangedProduct(NamedTuple):
 
 
 class ExchangedProducts:
-    """The products that C computes by ``product(a, b)``. Unknown ones are computed by ``otherwise(*args)``."""
+    """The products that C computes by ``product(a, b)``. Products that C does not know are computed by
+    ``otherwise(*args)``."""
 
     #: The most products that are known at once.
     MOST = 1024
@@ -100,7 +102,7 @@ class ExchangedProducts:
         self._key, self.product = reader.key, reader.product
 
     def learn(self, arrays: tuple[Any, Any], views: tuple[GpuArray, GpuArray], product: ExchangedProduct) -> None:
-        """Let C compute products of arrays like these, if C reads the same facts of them as Python."""
+        """Let C compute products of arrays like these, if C reads the same facts of the arrays as Python."""
         found = self._key(*arrays)
         if found is None:
             return
@@ -191,13 +193,13 @@ class RepeatingLibrary(Protocol):
         """A view of ``x`` with its last two axes swapped."""
 
     def written(self, out: Any) -> None:
-        """Note that ``out`` was changed. It is called after the work that overwrites ``out`` was submitted."""
+        """Note that ``out`` was changed. This method is called after the work that overwrites ``out`` was submitted."""
 
 
 class _Repeatable(NamedTuple):
-    """``run(a, b, c, workspace, …, stream)`` makes the launches and returns 0, or a status for ``error``; the addresses of
-    an epilogue's arrays precede the stream. ``result`` and ``workspace`` allocate. ``extents`` are the first and last byte
-    of a, b and ``out``, if any, from their addresses on."""
+    """``run(a, b, c, workspace, …, stream)`` makes the launches and returns 0, or a status for ``error``; the addresses
+    of an epilogue's arrays precede the stream. ``result`` and ``workspace`` allocate. ``extents`` are the offsets of
+    the first and the last byte of a, b and ``out``, if any, from the addresses of these arrays."""
 
     run: Callable[..., int]
     error: Callable[[int], Exception]
@@ -230,11 +232,9 @@ class RepeatedProducts:
         self._types: set[type] = set()
 
     def product(self, a: Any, b: Any, out: Any = None, asked: Any = None) -> Any:
-        """The product. None if no similar product was computed before, or if there is no memory for it. Raises
-        LaunchError.
-
-        ``asked`` holds the other options of the caller, such as a precision, in a hashable form; None if there are
-        none.
+        """The product. Returns None if no similar product was computed before, or if there is no memory for the
+        product. Raises LaunchError. ``asked`` holds the other options of the caller, such as a precision, in a hashable
+        form; None if there are none.
         """
         if out is not None:
             return self._product_in_place(a, b, out, asked)
@@ -422,7 +422,7 @@ def recorded_run(
     gpu: Device, submit: Callable[..., None], addresses: Sequence[int], stream: int, *, early: bool = False
 ) -> tuple[Callable[..., int], Replay | None]:
     """``submit(*addresses, stream)`` as a function that returns 0, and its launches in the form in which machine code
-    repeats them. None if they cannot be repeated."""
+    repeats them. Returns None if the launches cannot be repeated."""
 
     def by_python(*given: int) -> int:
         with gpu:
@@ -464,8 +464,8 @@ group_ways: dict[type, Callable[[Any, Any, Any], Any]] = {}
 
 
 class _KnownGroups(NamedTuple):
-    """``run(a, b, c, offsets, stream)`` makes the launch, and returns 0 or a status of which ``error`` makes an exception.
-    It is None until the first repetition has recorded the launch."""
+    """``run(a, b, c, offsets, stream)`` makes the launch, and returns 0 or a status of which ``error`` makes an
+    exception. ``run`` is None until the first repetition has recorded the launch."""
 
     submit: Callable[..., None]
     gpu: Device
@@ -547,9 +547,9 @@ ListProduct = Callable[[Sequence[Any], Sequence[Any], Any], list[Any]]
 
 
 class _KnownLists(NamedTuple):
-    """How lists are multiplied. The matrices must have these distances from the first one; any, if None. With ``scattered``
-    lists are left to the long way whose second factors lie at equal distances, since they may be a batch. ``filled`` are
-    the numbers of the matrices that have elements."""
+    """How lists are multiplied. ``distances`` are the required distances of the matrices from the first one; None
+    allows any distances. With ``scattered``, a list whose second factors lie at equal distances takes the general path,
+    because it may be a batch. ``filled`` are the numbers of the matrices that have elements."""
 
     distances: Any
     scattered: bool
@@ -557,7 +557,7 @@ class _KnownLists(NamedTuple):
     multiply: ListProduct
 
     def takes(self, addresses: Any) -> bool:
-        """Whether lists whose matrices lie at these addresses may be multiplied like this."""
+        """Whether lists whose matrices lie at these addresses may be multiplied by ``multiply``."""
         filled = addresses[self.filled]
         if not filled.all():  # without memory, as inside a transformation
             return False
@@ -585,8 +585,8 @@ class RepeatedLists:
         self._reader: ListReader | None = None
 
     def products(self, a: Any, b: Any, out: Any = None, asked: Any = None) -> list[Any] | None:
-        """The products. None if no similar lists were multiplied before with the precision ``asked``; None for
-        ``asked`` means "standard"."""
+        """The products. Returns None if no similar lists were multiplied before with the precision ``asked``. If
+        ``asked`` is None, the precision is "standard"."""
         if self._reader is None or out is not None or type(b) is not list or not a:
             return None
         data = self._reader.read(a, b)
@@ -608,7 +608,7 @@ class RepeatedLists:
         asked: str | None = None,
     ) -> None:
         """Let ``multiply`` multiply later lists like these, if the same precision is ``asked``. With
-        ``needs_same_distances`` these are only lists whose matrices have the same distances in memory."""
+        ``needs_same_distances``, only lists whose matrices have the same distances in memory count as similar."""
         if self._reader is None:
             self._reader = ListReader(self._interface)
         data = self._reader.read(a, b)

@@ -1,7 +1,7 @@
 """``tilewright::grouped_matmul``, an operator of PyTorch: grouped products with gradients, also in ``torch.compile``.
 
-As in ``torch_operator`` there are two operators: ``tilewright::grouped_matmul`` for the product as it is written, and
-``tilewright::grouped_product``, which has no gradient, for each product of a compiled graph.
+As in ``torch_operator`` there are two operators: ``tilewright::grouped_matmul`` stands for the product as the program
+states it, and ``tilewright::grouped_product``, which has no gradient, stands for each product of a compiled graph.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RecordedGroups(torch.autograd.Function):
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, offsets: Tensor | None) -> Tensor:
-        """The product. Gradients are not recorded here, but a trace may see it."""
+        """The product. No gradient of this computation is recorded, but a trace may record the computation."""
         return _differentiable(a, b, offsets)
 
     @staticmethod

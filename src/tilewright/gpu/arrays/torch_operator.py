@@ -2,9 +2,9 @@
 
 There are three paths to a product. An eager product calls no operator of PyTorch. If a gradient is recorded or
 ``torch.func`` transforms the product, the eager product runs inside ``RecordedProduct``. A traced product becomes a
-node of a graph: ``tilewright::matmul`` as it is written, and ``tilewright::product`` for each product after
-differentiation. ``tilewright::product`` has no gradient and does as little as possible, because compiled graphs call
-it.
+node of a graph: ``tilewright::matmul`` for the product as the program states it, and ``tilewright::product`` for each
+product after differentiation. ``tilewright::product`` has no gradient and does as little as possible, because compiled
+graphs call it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def product(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Ten
 
 def check_tensor(x: Any, name: str) -> None:
     """Raise OperandError for an operand ``name`` that is not a tensor of numbers in memory. The message says how to
-    make one."""
+    make such a tensor."""
     if not isinstance(x, Tensor):
         kind = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}".removeprefix("builtins.")
         rule = "a tensor is multiplied by a tensor, as in PyTorch"
@@ -140,7 +140,7 @@ def _multiply(a: Tensor, b: Tensor, precision: str | float, bias: Tensor | None 
 
 
 def promoted_dtype(a: Tensor, b: Tensor) -> torch.dtype:
-    """The dtype to which PyTorch promotes both operands. Raises DTypeError if there is none."""
+    """The dtype to which PyTorch promotes both operands. Raises DTypeError if PyTorch promotes them to no dtype."""
     try:
         return torch.promote_types(a.dtype, b.dtype)
     except RuntimeError as error:
@@ -149,8 +149,8 @@ def promoted_dtype(a: Tensor, b: Tensor) -> torch.dtype:
 
 
 def as_numpy(x: Tensor, name: str, precision: str | float = "standard") -> np.ndarray:
-    """The memory of a tensor on the host as a NumPy array. For bfloat16, which NumPy does not have, a copy in a wider
-    dtype.
+    """The memory of a tensor on the host as a NumPy array. For bfloat16, which NumPy does not have, the result is a
+    copy in a wider dtype.
 
     Raises DTypeError for a tensor that NumPy cannot read.
     """
@@ -231,12 +231,13 @@ class RecordedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, precision: str | float, bias: Tensor | None) -> Tensor:
-        """The product. Gradients are not recorded here, but a trace or an outer transformation may see it."""
+        """The product. No gradient of this computation is recorded, but a trace or an outer transformation may record
+        the computation."""
         return _differentiable(a, b, precision, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Save the operands; for the gradients only those that a gradient needs."""
+        """Save the operands for the tangent; for the gradients, save only the operands that a gradient needs."""
         a, b, ctx.precision, bias = inputs
         of_a, of_b = ctx.needs_input_grad[:2]
         ctx.bias = None if bias is None else _GradientShape.of(bias)

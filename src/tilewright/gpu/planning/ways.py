@@ -1,7 +1,7 @@
 """The ways in which the engine's kernels can compute a product on a GPU, each with its predicted time.
 
 A kernel's header lists its sets of parameters and predicts the time of a launch (in its table ``time``). If C has too
-few tiles for all multiprocessors, k can be cut into parts, whose sums another kernel adds in a fixed order.
+few tiles to keep all multiprocessors busy, k can be cut into parts, whose sums another kernel adds in a fixed order.
 """
 
 from __future__ import annotations
@@ -52,16 +52,15 @@ class EngineShape(NamedTuple):
     """The product as a kernel sees it.
 
     ``out`` is the dtype that the kernel stores. The start addresses of rows or columns are multiples of ``a_start`` and
-    ``b_start`` bytes, at most 128. With ``a_down`` the elements of a column of A are contiguous, with ``b_across``
-    those of a row of B, and with ``c_down`` those of a column of C. ``a_vector`` and ``b_vector`` are the most bytes of
-    one access.
+    ``b_start`` bytes, at most 128. With ``a_down`` the columns of A are contiguous, with ``b_across`` the rows of B,
+    and with ``c_down`` the columns of C. ``a_vector`` and ``b_vector`` are the most bytes of one access to A and to B.
 
     ``vectors`` is the number of vectors of an epilogue that the kernel applies, with one number for each column of the
     kernel's C; None if it applies no epilogue. With ``blocks`` each 128 elements of k have their own scales.
 
     With ``invariant`` the bits of a row of C must depend only on that row of A and on B, so k is not cut. With
-    ``ordered`` all elements of C must be summed in the same order; k may be cut, if it is cut in the same way for all.
-    With ``triangle`` C is symmetric, and only its lower triangle is computed."""
+    ``ordered`` all elements of C must be summed in the same order; k may be cut, if it is cut in the same way for all
+    elements. With ``triangle`` C is symmetric, and only its lower triangle is computed."""
 
     dtype: str
     out: str
@@ -124,7 +123,7 @@ class FastestWay(NamedTuple):
 
 def ways(kernel: CudaKernel, product: EngineShape, card: Card) -> list[Way]:
     """All ways that the kernel's header lists, the fastest first. If ``tilewright tune`` found parameters for this GPU,
-    only the ways with these.
+    only the ways with these parameters are returned.
 
     >>> from tilewright.kernels.catalog import cuda_engine
     >>> from tilewright.kernels.cuda_kernel import Card
@@ -180,7 +179,8 @@ def totals(found: TimedWays, product: EngineShape, card: Card, copied: float) ->
 
 
 def fastest_way(kernel: CudaKernel, product: EngineShape, card: Card, copied: float = 0.0) -> FastestWay | None:
-    """The way with the least total time, the first of several equal ones. None if no set of parameters is allowed."""
+    """The way with the least total time, the first of several equal ones. Returns None if no set of parameters is
+    allowed."""
     sets = _sets_of(kernel, product, card)
     search = _search(sets, product.invariant, product.ordered, card.memory_ratio)
     if search is None:
@@ -258,8 +258,8 @@ def part_steps(kernel: CudaKernel, params: Mapping[str, int], dtype: str, k: int
 
 
 def why_first(found: list[tuple[Way, float, tuple[str, ...]]]) -> str:
-    """Why the first of these ways was chosen: the first ways with their times in seconds, which include copies, and
-    with words on what each computes and copies."""
+    """The reason why the first of these ways was chosen. It lists the first ways with their times in seconds, which
+    include copies, and says what each way computes and copies."""
     (first, seconds, words), *others = found
     lost = [f"{_name(way, text, first, words)}: {seconds_text(other)}" for way, other, text in others]
     return f"predicted to be the fastest, {seconds_text(seconds)}" + (f"; next {'; '.join(lost)}" if lost else "")

@@ -1,8 +1,10 @@
-"""Assembles a caller's PTX without a GPU: by ``ptxas``, or else by nvJitLink, which comes with ``cuda.core``.
+"""Assembles a caller's PTX without a GPU, by ``ptxas`` or, if that is not installed, by nvJitLink, which comes with
+``cuda.core``.
 
 The binary shows which accesses the compiler fuses or removes, and how many resources of a multiprocessor the kernel
-takes. The driver and ``ptxas`` assemble PTX as a whole program. nvJitLink assembles it as a part of a program. Then the
-address of shared memory is not known, so fewer accesses to it are fused into wide ones.
+takes. The driver and ``ptxas`` assemble PTX as a whole program. nvJitLink assembles it as a part of a program. In a
+part of a program, the address of shared memory is not known, so fewer accesses to shared memory are fused into wide
+ones.
 """
 
 from __future__ import annotations

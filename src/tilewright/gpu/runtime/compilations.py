@@ -1,5 +1,5 @@
-"""Compiled kernels of the engine. They come from an archive that was built before, or are compiled when a product first
-needs them.
+"""Compiled kernels of the engine. The kernels come from an archive that was built before, or are compiled when a
+product first needs them.
 
 ``python -m tilewright.prebuilt --gpu sm_90a`` writes an archive: an SQLite database with one row for each kernel. A
 process reads only the kernels that it launches. Kernels that the archive lacks are compiled on other threads, each
@@ -114,8 +114,8 @@ def _check_compiles(path: Path) -> None:
 
 
 def archive_key() -> str:
-    """A key of the code from which an archive is compiled. Kernels' headers are left out: they predict times and are
-    not compiled."""
+    """A key of the code from which an archive is compiled. The key leaves out the kernels' headers, which predict times
+    and are not compiled."""
     return fingerprint(FORMAT, *(code_of(path.read_text(encoding="utf-8-sig")) for path in sources.files(SOURCES)))
 
 
@@ -132,7 +132,7 @@ def _found(path: Path, arch: str, macros: Mapping[str, object], source: str | No
 
 
 class _Any(tuple[str, ...]):
-    """The kernels of a file that was not compiled: any."""
+    """The kernels of a file that was not compiled: a collection that contains every name."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -175,8 +175,8 @@ def describe_archives() -> str:
 
 
 def difference(cubin: bytes, base: bytes) -> bytes:
-    """The bits in which two binaries of the same length differ. Applied to the difference and one binary, it returns
-    the other.
+    """The bits in which two binaries of the same length differ. Applied to the difference and one of the binaries, the
+    function returns the other binary.
 
     >>> difference(b"mma.f16", b"mma.bf6")
     b'\\x00\\x00\\x00\\x00\\x04W\\x00'
@@ -224,8 +224,8 @@ class _Archive:
         return found
 
     def find(self, request: Request) -> Compiled | None:
-        """The kernel, if it is there and undamaged. Its PTX, which the microscope reads, is compiled when somebody asks for
-        it."""
+        """The kernel, if it is in the archive and undamaged. The PTX of the kernel, which the microscope reads, is
+        compiled when it is first read."""
         try:
             row = self._row("SELECT entries, waits, base, cubin FROM kernels WHERE key = ?", request.key)
             if row is None:
@@ -272,7 +272,7 @@ def chosen_params(params: Mapping[str, int] | None) -> Chosen:
 
 
 class Compilations:
-    """Compilations, found by a key of everything that they depend on."""
+    """Compilations, found by a key. The key contains everything on which a compilation depends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -287,8 +287,8 @@ class Compilations:
         return job
 
     def result(self, key: Hashable, work: Callable[[], Compiled]) -> Compiled:
-        """The result of the compilation. If it has not begun, the calling thread does ``work`` itself, which takes less
-        time."""
+        """The result of the compilation. If the compilation has not begun, the calling thread does ``work`` itself,
+        which takes less time than to start another thread."""
         job, is_new = self._job(key)
         if is_new:
             _run(job, work)
@@ -320,7 +320,8 @@ class KernelCode(NamedTuple):
         _compilations.begin((self, arch), functools.partial(self._compile, arch))
 
     def compiled(self, arch: str) -> Compiled:
-        """The compiled code. At the first call it is loaded from the archive or compiled. Raises CompileError."""
+        """The compiled code. At the first call the kernel is loaded from the archive or compiled. Raises
+        CompileError."""
         return _compilations.result((self, arch), functools.partial(self._compile, arch))
 
     def _compile(self, arch: str) -> Compiled:

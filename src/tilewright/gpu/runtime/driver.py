@@ -125,7 +125,7 @@ def restored_context() -> Iterator[None]:
 
 def device_of(pointer: int) -> int:
     """The number of the GPU whose memory holds an address; 0 for the null address. Raises LaunchError if no GPU's
-    memory holds it."""
+    memory holds the address."""
     if not pointer:
         return 0
     attribute = driver().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL

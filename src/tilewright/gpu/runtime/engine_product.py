@@ -34,8 +34,8 @@ from .steps import BIAS, OPERANDS, SCALE_A, SCALE_B, A, B, BufferPlace, C, GpuSt
 
 
 class ScaleBlocks(NamedTuple):
-    """The strides of the scales of blocks, in elements: to the next row of A, to the next 128 columns of B, for both to
-    the next 128 elements of k, and to the next group's B."""
+    """The strides, in elements, of the scales of blocks: from one row of A to the next, from 128 columns of B to the
+    next 128, from 128 elements of k to the next 128 (for A and for B), and from one group's B to the next."""
 
     row: int
     column: int
@@ -47,9 +47,9 @@ class ScaleBlocks(NamedTuple):
 class FinishForm(NamedTuple):
     """An epilogue without the addresses of its arrays: the part that a plan depends on.
 
-    For each array it holds the stride, and for the bias also the dtype; None if the array is absent. ``rows`` is the
-    number of rows of one product. Scales of ``blocks`` are applied by the kernel that multiplies. With ``by_row`` the
-    bias has one number for each row, because C is transposed."""
+    For each array the form holds the stride, and for the bias also the dtype; the stride of an absent array is None.
+    ``rows`` is the number of rows of one product. Scales of ``blocks`` are applied by the kernel that multiplies. With
+    ``by_row`` the bias has one number for each row, because C is transposed."""
 
     alpha: float
     beta: float
@@ -68,8 +68,8 @@ class FinishForm(NamedTuple):
         return epilogue_text(self.alpha, self.beta, self.activation, arrays, product)
 
     def places(self, c: BufferPlace) -> tuple[BufferPlace, BufferPlace, BufferPlace]:
-        """The places of the bias and the scales. For an absent array it is the place of C, whose address is then not
-        used."""
+        """The places of the bias and the scales. An absent array has the place of C, whose address the kernel does not
+        use."""
         has_blocks = self.blocks is not None
         there = self.bias is not None, has_blocks or self.scale_a is not None, has_blocks or self.scale_b is not None
         bias, of_a, of_b = (
@@ -89,7 +89,7 @@ class FinishForm(NamedTuple):
 
     @property
     def macros(self) -> dict[str, object]:
-        """The macros with which a kernel is compiled that applies the epilogue to its sums before it stores them."""
+        """The macros for compiling a kernel that applies the epilogue to its sums before it stores them."""
         of_rows, of_columns = self.scale_a is not None, self.scale_b is not None
         return {
             "FINISHED": 1,
@@ -180,8 +180,8 @@ _BOXED_CALL, _FINISH = struct.Struct("<qqiiiiiiii"), struct.Struct("<qqqqqff")
 
 
 def are_whole(itemsize: int, *lengths: int) -> bool:
-    """Whether the copy engine can store a C whose elements have ``itemsize`` bytes: they have two or four, and all
-    given lengths and strides are whole granules. Lengths are in elements.
+    """Whether the copy engine can store a C whose elements have ``itemsize`` bytes. It can if ``itemsize`` is two or
+    four, and all given lengths and strides are whole granules. Lengths are in elements.
 
     >>> are_whole(2, 264, 272), are_whole(2, 264, 261), are_whole(8, 264)
     (True, False, False)
@@ -246,8 +246,8 @@ def prepare_ragged_product(
 ) -> GpuProduct:
     """Prepare products on ``device`` of which each has its own number of ``rows``.
 
-    The rows of all A follow one another, and so do those of all C. ``product.a`` has the sum of the rows, and k is in
-    one part. There are at most ``MOST_RAGGED`` products."""
+    The rows of all A follow one another, and so do those of all C. ``product.a`` has all rows of all products, and k is
+    not cut into parts. There are at most ``MOST_RAGGED`` products."""
     values, p = kernel.checked(dict(chosen)), product
     operands = [
         _boxed_operand(kernel, "a", p, 1, values),
@@ -272,8 +272,8 @@ def prepare_scattered_product(
     rows: tuple[int, ...],
     chosen: Chosen,
 ) -> ScatteredProduct:
-    """The same for A and B at any addresses that are multiples of 16 bytes, within 32 GiB. The rows of all C follow one
-    another."""
+    """Prepare products as ``prepare_ragged_product`` does, but for A and B at any addresses that are multiples of 16
+    bytes, within 32 GiB. The rows of all C follow one another."""
     values, p = kernel.checked(dict(chosen)), product
     most, row_bytes = max(rows), p.a.step * itemsize_of(p.compute)
     operands = [
@@ -346,8 +346,8 @@ class Groups(NamedTuple):
         return {"GROUPED": "OF_K" if self.of_k else "OF_ROWS"}
 
     def most_bands(self, rows: int, band: int) -> int:
-        """The largest possible number of bands of ``band`` rows, for groups that have ``rows`` rows in all, and for the
-        rows after the last group."""
+        """The largest possible number of bands of ``band`` rows. The groups, and the rows after the last group, have
+        ``rows`` rows in all."""
         return rows // band + min(self.number + 1, rows)
 
 
@@ -358,9 +358,10 @@ def prepare_grouped_boxes(
     """Prepare a grouped product on ``device``: ``run(a, b, c, offsets, stream)``, where ``offsets`` are the ends of the
     groups as int32.
 
-    ``product`` has all rows, or all of k, and the groups are the batch of its B, or of its C. For groups of k, both
-    operands are read in boxes of whole rows; A is given ``down``, and B is not. With scales of ``blocks`` the addresses
-    of the scales precede the stream."""
+    For groups of rows, ``product`` has all rows, and its B is a batch with one matrix for each group. For groups of k,
+    ``product`` has all of k, and its C is such a batch. For groups of k, both operands are read in boxes of whole rows;
+    A is passed with ``down``, and B without it. With scales of ``blocks`` the addresses of the scales precede the
+    stream."""
     values, p, (m, n, k) = kernel.checked(dict(chosen)), product, product.sizes
     size = itemsize_of(p.c.dtype)
     in_boxes = p.c.aligned and are_whole(size, n, p.c.step, p.c.next) and values["BN"] * size % GRANULE == 0
@@ -441,8 +442,8 @@ ListedProduct = Callable[[Any, int, Any], None]
 
 
 class ListedShape(NamedTuple):
-    """C[m×n] = A[m×k]·B[k×n] in a list: the layout of A and B, and the bytes from the first C to this one, which has no
-    gaps."""
+    """C[m×n] = A[m×k]·B[k×n] in a list: the layouts of A and B, and the distance in bytes from the first C of the list
+    to this C, which has no gaps."""
 
     m: int
     n: int
@@ -457,8 +458,8 @@ def prepare_listed_product(
     device: Device, kernel: CudaKernel, dtype: str, shapes: tuple[ListedShape, ...], chosen: Chosen, out: str = ""
 ) -> ListedProduct:
     """Prepare at most ``TABLES[-1]`` products on ``device``; the kernel is compiled and loaded now. Either all A are
-    column-major or none is, and so for all B. ``out`` is the dtype of the results, if it differs from the dtype in
-    which the kernel multiplies.
+    column-major or none is; the same holds for all B. ``out`` is the dtype of the results, if it differs from the dtype
+    in which the kernel multiplies.
 
     The device must be the calling thread's current one now and at each call.
     """
@@ -509,7 +510,7 @@ def prepare_listed_product(
 def prepare_grouped_product(
     device: Device, kernel: CudaKernel, product: EngineProduct, groups: Groups, chosen: Chosen
 ) -> GpuProduct:
-    """The same as ``prepare_grouped_boxes``, for A and B with any strides."""
+    """Prepare a grouped product as ``prepare_grouped_boxes`` does, for A and B with any strides."""
     p, params, (m, n, k) = product, kernel.checked(dict(chosen)), product.sizes
     element, by_k = itemsize_of(p.compute), groups.of_k
     # A group may begin at any element of what is divided, also where these follow each other in memory.
@@ -550,8 +551,8 @@ Taken = tuple[int, BoxedOperand | None]
 
 @dataclass(frozen=True)
 class PlainLaunch:
-    """A compiled kernel, the size of its launch, and its arguments: ``places`` says which are operands, and ``rest``
-    follows them."""
+    """A compiled kernel, the size of its launch, and its arguments: ``places`` says which arguments are operands, and
+    ``rest`` are the arguments that follow the operands."""
 
     compiled: Compiled
     entry: str

@@ -2,8 +2,9 @@
 
 NVRTC does not support host functions, ``<<<…>>>`` and the host's headers. ``DeviceCode`` removes them by a tolerant
 scan: the text is cut into declarations, and a function is kept only if it is marked for the GPU. The compiler may
-refuse a declaration that the scan kept, such as a structure with a ``std::string``. Then it is removed in a further
-round, if nothing in it is marked for the GPU. Removed text becomes spaces, so that every line keeps its number.
+refuse a declaration that the scan kept, such as a structure with a ``std::string``. A declaration that the compiler
+refuses is removed in a further round, if nothing in it is marked for the GPU. Removed text becomes spaces, so that
+every line keeps its number.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ STAND_IN_OF_TORCH = "torch_types.h"
 
 @dataclass
 class Declaration:
-    """A declaration of a source, from one offset to another. ``marked`` means that it is marked for the GPU, or
-    contains something that is."""
+    """A declaration of a source, from one offset to another. ``marked`` means that the declaration is marked for the
+    GPU, or contains something that is marked so."""
 
     start: int
     end: int
@@ -263,9 +264,9 @@ class DeviceCode:
     """A source, and those files that it includes which belong to the caller. Host code that the compiler refuses is
     removed.
 
-    ``has_kernel`` says whether anything may be left to run. ``written`` writes the included files to a folder, and
-    returns the text of the source, which includes them from there. ``learn`` takes the compiler's log and removes more
-    code; it returns False if nothing more can be removed.
+    ``has_kernel`` says whether the source may still contain a kernel. ``written`` writes the included files to a
+    folder, and returns the text of the source, which includes them from there. ``learn`` takes the compiler's log and
+    removes more code; it returns False if nothing more can be removed.
     """
 
     def __init__(
@@ -306,7 +307,7 @@ class DeviceCode:
         return any("__global__" in file.text for file in self.files.values())
 
     def host_functions(self, names: Sequence[str]) -> dict[str, str]:
-        """Those of the named functions that were removed as host code, each with its file and line."""
+        """The functions of ``names`` that were removed as host code, each with its file and line."""
         found = {}
         for path, file in self.files.items():
             for one in file.declared.declarations if file.left_out else ():
@@ -326,7 +327,7 @@ class DeviceCode:
         return found
 
     def written(self, folder: Path) -> str:
-        """The text to compile. Its included files are written to ``folder``."""
+        """The text to compile. The files that the source includes are written to ``folder``."""
         places = {name: folder / f"{number}-{Path(name).name}" for number, name in enumerate(self.files)}
         for name, place in places.items():
             if name != self.name:

@@ -53,8 +53,9 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include(?:_next)?[ \t]*(?:"([^"\n]+)"|<([^
 
 
 def folders_of(name: str, include: Sequence[str | Path]) -> list[Path]:
-    """The folders that are searched for included files: the folder of the source, the caller's, those of the package's
-    kernels, and that of replaced host headers. Raises UsageError if one of the caller's does not exist."""
+    """The folders that are searched for included files: the folder of the source, the caller's folders, the folders of
+    the package's kernels, and the folder of replaced host headers. Raises UsageError if one of the caller's folders
+    does not exist."""
     if isinstance(include, str | Path):
         raise UsageError(f"include must be a list of folders, such as [{str(include)!r}], given {include!r}")
     for folder in include:
@@ -68,9 +69,9 @@ def folders_of(name: str, include: Sequence[str | Path]) -> list[Path]:
 class Includes:
     """The files that a source includes, directly or through other files, each with its digest.
 
-    ``missing`` are names of included files that are not in the searched folders. They come with the compiler, whose
-    version is in the cache key. ``complete`` means that no include is named by a macro, so all included files are
-    known.
+    ``missing`` are names of included files that are not in the searched folders. Files that are ``missing`` come with
+    the compiler, whose version is in the cache key. ``complete`` means that no ``#include`` gets its file name from a
+    macro, so that all included files are known.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -215,9 +216,9 @@ _FORMAT = 3
 class Compiled:
     """A compiled source: its PTX, or a function that makes it, and its binary for ``arch``.
 
-    ``lowered`` maps the C++ names that were requested to their names in the binary. ``entries`` are the kernels by
-    their names in the binary, in the order of the source. ``waits`` says whether the kernels wait until the launch
-    before them has ended, so that they may begin earlier."""
+    ``lowered`` maps the C++ names that were requested to their names in the binary. ``entries`` are the names of the
+    kernels in the binary, in the order of the source. ``waits`` says whether the kernels themselves wait until the
+    launch before them has ended, so that they may be started before its end."""
 
     name: str
     arch: str
@@ -235,19 +236,21 @@ class Compiled:
 
     @cached_property
     def resources(self) -> dict[str, Resources]:
-        """The resources of each kernel. They are read only when needed, because reading the binary takes 0.1 s."""
+        """The resources of each kernel. The resources are read only when needed, because reading the binary takes 0.1
+        s."""
         return read_resources(self.cubin)
 
     def entry(self, function: str) -> str:
-        """The name in the binary of the kernel that the source calls ``function``. It may be ``extern "C"`` or not, in
-        a namespace, or an instance of a template, such as ``ns::k<8>``.
+        """The name in the binary of the kernel that the source calls ``function``. The kernel may be ``extern "C"`` or
+        not, in a namespace, or an instance of a template, such as ``ns::k<8>``.
 
         Raises UsageError if there is no such kernel, or several (overloads, instances of a template).
         """
         return found_entry(self.name, self.entries, self.lowered.get(function, function))
 
     def readable(self, entry: str) -> str:
-        """The name of a kernel as it was requested, else as C++ writes it. ``entry`` is its name in the binary."""
+        """The name of a kernel as it was requested, or its C++ name if it was not requested by name. ``entry`` is the
+        kernel's name in the binary."""
         return next((name for name, lowered in self.lowered.items() if lowered == entry), demangled(entry))
 
 
@@ -267,7 +270,7 @@ def compile_kernel(
     added to C. The macros of ``kernel.given`` remove code that is not needed for sizes and addresses that fulfil
     certain conditions.
 
-    Raises any error of ``compile_with``, and UsageError for a kernel that cannot ``add`` or has no such macro.
+    Raises any error of ``compile_with``, and UsageError for a kernel that cannot ``add`` or has no macro of that name.
     """
     if add and not kernel.adds:
         raise UsageError(f"{kernel.name} cannot add to C")
@@ -285,7 +288,8 @@ def compile_with(
     *,
     optimised: bool = True,
 ) -> Compiled:
-    """Like ``compile_kernel``, with macros, folders of included files and ``optimised`` (see ``compile_source``).
+    """Compile a kernel like ``compile_kernel``, also with macros, folders of included files and ``optimised`` (see
+    ``compile_source``).
 
     Raises UsageError for a forbidden parameter, a macro that is a parameter, an architecture below the kernel's least,
     and a function that is not in the file. Also raises any error of ``compile_source``.
@@ -317,7 +321,7 @@ def compile_source(
     ``name`` is the file of the text: messages and line numbers use it, and files in the same folder can be included.
     ``defines`` are macros, and ``include`` are folders that are searched for included files. ``names`` are kernels by
     their C++ names, such as ``ns::k<8>``; templates are instantiated for them, and ``Compiled.entry`` finds them. Code
-    that is not ``optimised`` keeps every variable in memory, and every access to it.
+    that is not ``optimised`` keeps every variable in memory, and performs every access to it.
 
     Raises CompileError with the compiler's message. Raises UsageError for an architecture that this NVRTC does not
     support, for a folder that does not exist, and for a name that the source does not have. Raises UnavailableError
@@ -365,7 +369,7 @@ def compile_alone(path: Path, arch: str, macros: Mapping[str, str]) -> Compiled:
 def compile_file(
     path: str | Path, *, arch: str = DEFAULT_ARCH, defines: Mapping[str, object] | None = None
 ) -> Compiled:
-    """Like ``compile_source``, for a file. Raises UsageError if it cannot be read."""
+    """Like ``compile_source``, for a file. Raises UsageError if the file cannot be read."""
     try:
         source = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -385,8 +389,9 @@ _Result = tuple[str, bytes, str, dict[str, str]]
 
 @dataclass(frozen=True)
 class _Job:
-    """What is compiled, and how. ``folders``: where included files are looked for. ``lines``: with the lines of the source,
-    which are most of the PTX, and with the names of nvcc. ``on_device``: a function need not say that it is for the GPU."""
+    """What is compiled, and how. ``folders`` are searched for included files. With ``lines``, the PTX contains the
+    source lines, which are most of its text, and the names that nvcc gives. With ``on_device``, functions without a
+    marker are compiled for the GPU."""
 
     name: str
     arch: str
@@ -566,7 +571,7 @@ def check_arch(arch: str) -> None:
     """Raise UsageError for an architecture that this NVRTC cannot compile for.
 
     Code for "sm_90" runs on every later GPU of its generation. From 9.0 on, "sm_90a" adds the instructions that only
-    this architecture has. From 10.0 on, "sm_100f" adds those of its family.
+    this architecture has. From 10.0 on, "sm_100f" adds the instructions that all architectures of its family have.
     """
     match = re.fullmatch(r"(sm_(\d+))([af]?)", arch)
     known = architectures()

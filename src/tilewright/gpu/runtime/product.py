@@ -1,4 +1,5 @@
-"""A product of matrices on a GPU by one kernel, which is prepared once for a shape. Each call of it makes one launch.
+"""A product of matrices on a GPU by one kernel, which is prepared once for a shape. Each call of the prepared product
+makes one launch.
 
 The operands are addresses of contiguous row-major matrices on that GPU. A call allocates nothing and does not wait.
 """

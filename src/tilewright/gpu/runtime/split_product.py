@@ -49,8 +49,8 @@ _TILE = {1: 256, 2: 128}
 
 @dataclass(frozen=True)
 class Lines:
-    """The rows of A or the columns of B, called lines, as the rows of a matrix. So for B this matrix is the transpose
-    of B."""
+    """A matrix whose rows are the lines of an operand: the rows of A or the columns of B. For B, this matrix is the
+    transpose of B."""
 
     matrix: Matrix
 
@@ -66,8 +66,8 @@ class Lines:
 
     @cached_property
     def along(self) -> bool:
-        """Whether the elements of a line are closer to each other in memory than elements of neighbouring lines. The
-        arrays that are made from the lines have the same order."""
+        """Whether the elements of a line are closer to each other in memory than elements of neighbouring lines. Arrays
+        that are made from the lines store elements in the same order."""
         x = self.matrix
         return abs(x.column) <= abs(x.row) if min(x.rows, x.columns) > 1 else x.columns > 1
 
@@ -92,15 +92,16 @@ def as_they_lie(a: Lines, b: Lines, c: Matrix) -> tuple[Matrix, Matrix, Matrix]:
 
 @dataclass(frozen=True)
 class SplitOperand(Lines):
-    """The lines of ``matrices`` float32 matrices; a single matrix if all products share it. ``planes`` is the number of
-    float16 matrices made from each: two for high and low parts, or one for high parts alone."""
+    """The rows of A or columns of B of ``matrices`` float32 matrices; a matrix that all products share counts once.
+    ``planes`` is the number of float16 matrices that are made from each matrix: two for high and low parts, or one for
+    high parts alone."""
 
     matrices: int = 1
     planes: int = 2
 
     @cached_property
     def pitch(self) -> int:
-        """Elements from one row of a plane to the next; a multiple of 64 bytes."""
+        """The distance in elements from one row of a plane to the next, which is a multiple of 64 bytes."""
         return -(-(self.k if self.along else self.lines) // 32) * 32
 
     @cached_property
@@ -110,7 +111,8 @@ class SplitOperand(Lines):
 
     @cached_property
     def groups(self) -> int:
-        """The number of groups of 32 lines, each of which has one excess. The groups fill whole tiles."""
+        """The number of groups of 32 rows of A or columns of B; each group has one excess. The groups fill whole
+        tiles."""
         tile = _TILE[self.planes]
         return -(-self.lines // tile) * tile // LINES
 
@@ -136,7 +138,7 @@ class SplitOperand(Lines):
 
     @cached_property
     def blocks(self) -> int:
-        """The number of thread blocks that split each line."""
+        """The number of thread blocks that split each row of A or column of B."""
         return min(
             _MOST_OF_LONG if self.k > _LONG_LINES else _MOST_PARTS, 1 << max(0, (self.k // 128).bit_length() - 1)
         )
@@ -177,7 +179,7 @@ class SplitProduct:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of the planes of the operands, and of the facts that are found about them."""
+        """The bytes of the planes of the operands, and of the facts that are found about the operands."""
         return sum(x.workspace_bytes for x in self.operands)
 
     @property
@@ -210,7 +212,8 @@ def split_bound(k: int, steps: int, excess: int = 0) -> float:
 
 
 def wide_bound(k: int) -> float:
-    """The same bound for numbers that are split into two TF32 numbers, for a sum of excesses of at most ``WIDEST``.
+    """The same bound as ``split_bound`` for numbers that are split into two TF32 numbers, for a sum of excesses of at
+    most ``WIDEST``.
 
     >>> wide_bound(128) < 90, wide_bound(4096) < 220
     (True, True)
@@ -266,8 +269,8 @@ _FLAGGED_PARAMS = {
 
 
 class PartsOfK(NamedTuple):
-    """Pieces of k that are summed separately: how many there are, the steps of each, and the step that adds their
-    float32 sums, which follow one another, into C."""
+    """Pieces of k that are summed separately: the number of pieces, the steps of each piece, and the step that adds
+    their float32 sums into C. The sums of the pieces follow one another in memory."""
 
     many: int
     steps: int
@@ -282,7 +285,8 @@ def split_product_steps(
     pieces: PartsOfK | None = None,
 ) -> list[GpuStep]:
     """The steps of the product on a GPU with ``sms`` multiprocessors. All sizes are at least 1. The parts of the
-    operands are in the workspace. With ``pieces`` of k, their sums may follow."""
+    operands are in the workspace. With ``pieces``, k is cut, and the sums of the pieces may be in the workspace after
+    the parts."""
     parts = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, 0 if product.gram else product.a.workspace_bytes)
     operands = zip(product.operands, OPERANDS, parts, strict=False)
     return [split_step(*operands), *parts_steps(sms, kernel, params, product, parts, pieces)]
