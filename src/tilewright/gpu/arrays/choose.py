@@ -2,8 +2,8 @@
 of the operands. Then this module decides whether one kernel computes all of C, or whether one kernel computes the whole
 tiles and others compute the borders.
 
-The first product of a new shape waits for this choice, so only the times that the choice needs are computed. What a
-plan prints about the kernels that were not chosen is computed when the plan is printed.
+The first product of a new shape waits for the choice of a kernel, so only the times that the choice needs are computed.
+What a plan prints about the kernels that were not chosen is computed when the plan is printed.
 """
 
 from __future__ import annotations

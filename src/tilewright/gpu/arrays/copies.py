@@ -322,7 +322,7 @@ def finish_steps(copy: MatrixCopy, form: FinishForm, places: Sequence[BufferPlac
     batch. There is no launch if C has no elements.
 
     ``places`` are the places of the sums, C, the bias, the scales of rows and the scales of columns. With ``swapped``
-    both matrices are transposed."""
+    the sums and C are transposed."""
     source, target = (m.transposed if swapped else m for m in (copy.source, copy.target))
     count = math.prod(axis[0] for axis in copy.batch)
     if not copy.elements:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class GpuArray(NamedTuple):
-    """An array on a GPU. ``pointer`` is the address of its first element on GPU ``device``; ``strides`` are in
+    """An array on a GPU. ``pointer`` is the address of the array's first element on GPU ``device``; ``strides`` are in
     elements; ``keep`` is the object that owns the memory."""
 
     pointer: int
@@ -59,13 +59,13 @@ class GpuArray(NamedTuple):
 
     @property
     def transposed(self) -> GpuArray:
-        """The same memory with the last two axes swapped."""
+        """The array with its last two axes swapped, in the same memory."""
         shape, strides = ((*x[:-2], x[-1], x[-2]) for x in (self.shape, self.strides))
         return self._replace(shape=shape, strides=strides)
 
     def is_transpose_of(self, other: GpuArray) -> bool:
-        """Whether this is the transpose of ``other``, matrix by matrix, in the same memory. False if the address is not
-        known."""
+        """Whether this is the transpose of ``other``, matrix by matrix, in the same memory. Returns False if the
+        address is not known."""
         if not self.pointer or self.pointer != other.pointer or min(len(self.shape), len(other.shape)) < 2:
             return False
         return self.in_granule == other.transposed.in_granule

@@ -1,5 +1,5 @@
-"""Arrays of other libraries in the host's memory: NumPy reads their memory, and the result of ``matmul`` is an array of
-the same library.
+"""Arrays of other libraries in the host's memory. NumPy reads the memory of these arrays, and the result of ``matmul``
+is an array of the same library.
 
 Without options, a product of PyTorch or JAX arrays is computed as in programs of those libraries, with gradients
 (``torch_operator``, ``jax_operator``). With options, the product is that of NumPy arrays over the same memory.
@@ -40,12 +40,12 @@ class HostLibrary:
         return self.array(a, "a"), self.array(b, "b")
 
     def array(self, x: Any, name: str) -> np.ndarray:
-        """Another argument as a NumPy array."""
+        """An argument other than the operands, as a NumPy array."""
         return admit(x, name)
 
     def stored(self, x: Any, name: str) -> np.ndarray:
-        """Another argument as a NumPy array of the dtype that ``x`` has. bfloat16 becomes the dtype of ``ml_dtypes``,
-        which must be installed."""
+        """An argument other than the operands, as a NumPy array of the dtype that ``x`` has. bfloat16 becomes the dtype
+        of ``ml_dtypes``, which must be installed."""
         return self.array(x, name)
 
     def refuse_recorded(self, x: Any, name: str) -> None:

@@ -247,8 +247,8 @@ class Torch(Library):
 
 
 class TorchSubclass(Torch):
-    """Tensors of a subclass whose products may do more, such as fake and traced tensors: PyTorch passes each product to
-    the subclass."""
+    """Tensors of a subclass that may handle products itself, such as fake and traced tensors. PyTorch passes each
+    product of such tensors to the subclass."""
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch)
@@ -298,8 +298,9 @@ class Cupy(Library):
 
 
 class OtherLibrary(Library):
-    """Any other library with DLPack or CUDA's array interface. The product runs on a stream of Tilewright, which waits
-    for the work that fills the operands. A stream that receives the result waits for the product.
+    """Any library that has no class of its own here, but DLPack or CUDA's array interface. The product runs on a stream
+    of Tilewright, which waits for the work that fills the operands. A stream that receives the result waits for the
+    product.
 
     Arrays of such a library cannot be ``out``, because these interfaces cannot announce that an array was written.
     """

@@ -57,7 +57,7 @@ class ListCall:
     one: Callable[[Any, Any], Any]
 
     def part(self, some: slice) -> ListCall:
-        """A call for some of these products."""
+        """The same call for only a part of its products."""
         return replace(self, xs=self.xs[some], ys=self.ys[some])
 
 

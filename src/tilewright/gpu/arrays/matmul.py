@@ -153,8 +153,8 @@ def multiply_views(x: GpuArray, y: GpuArray, out: GpuArray, stream: int, precisi
 def plan_of_views(
     x: GpuArray, y: GpuArray, *, views: bool = True, precision: str | float = "standard", out_dtype: str | None = None
 ) -> GpuPlan:
-    """The plan of a product of two arrays; their GPU may be one that is only described. With ``views`` the result may
-    be a transposed view. Raises ShapeError and DTypeError."""
+    """The plan of a product of two arrays; their GPU may be a description of a GPU that this machine does not have.
+    With ``views`` the result may be a transposed view. Raises ShapeError and DTypeError."""
     return _plan(_key(x, y, None, views, precision, out_dtype))
 
 

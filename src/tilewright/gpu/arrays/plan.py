@@ -45,7 +45,7 @@ STRAIGHT, CHANGED = "C = A·B", "Cᵀ = Bᵀ·Aᵀ"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GpuPlan(Plan):
-    """The plan of a product of arrays on a GPU. Nothing is allocated or compiled yet.
+    """The plan of a product of arrays on a GPU. To make a plan allocates and compiles nothing.
 
     ``order`` says how the kernel sees the operands. ``gpu`` is the name of the GPU, and ``ordinal`` its number.
     """

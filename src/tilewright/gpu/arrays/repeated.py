@@ -59,8 +59,8 @@ class ExchangeInterface(NamedTuple):
 def exchange_interface(
     first: type, second: type, grad_enabled: Callable[[], bool], state: State = _ALWAYS
 ) -> ExchangeInterface | None:
-    """The interface of two types of one library. Returns None if the types have no such interface, or if there is no C
-    front."""
+    """The exchange interface of two array types of one library. Returns None if the types have no such interface, or if
+    there is no C front."""
     functions = getattr(first, "__dlpack_c_exchange_api__", None)
     if functions is None or front() is None:
         return None
@@ -338,8 +338,8 @@ class RepeatedProducts:
     ) -> None:
         """Remember a product that ``launches`` computed on this GPU.
 
-        ``arrays`` are a, b and ``out``, which may be None; all belong to the library. ``views`` are their addresses and
-        strides. ``out`` shares no byte with a and b."""
+        ``arrays`` are a, b and ``out``, which may be None; all belong to the library. ``views`` are the addresses and
+        strides of these arrays. ``out`` shares no byte with a and b."""
         a, b, out = arrays
         found, to = self._key(a, b), None if out is None else self._key(out, out)
         kinds = {type(x) for x in arrays if x is not None}
@@ -549,7 +549,7 @@ ListProduct = Callable[[Sequence[Any], Sequence[Any], Any], list[Any]]
 class _KnownLists(NamedTuple):
     """How lists are multiplied. ``distances`` are the required distances of the matrices from the first one; None
     allows any distances. With ``scattered``, a list whose second factors lie at equal distances takes the general path,
-    because it may be a batch. ``filled`` are the numbers of the matrices that have elements."""
+    because it may be a batch. ``filled`` are the indices of the matrices that have elements."""
 
     distances: Any
     scattered: bool

@@ -35,8 +35,8 @@ def can_split(order: Order, compute: str = SPLIT) -> bool:
     """Whether the operands of a product can be split for tensor cores of a narrower dtype.
 
     For float32 the whole batch must be one launch, and the classical bound must hold for rows and columns whose
-    elements have similar magnitudes. For float64 and complex128 there must be one product, whose sums the residues
-    determine."""
+    elements have similar magnitudes. For float64 and complex128 there must be a single product, and its residues must
+    determine its sums."""
     if compute in RESIDUES_IN:
         is_large = min(order.mnk) >= _LEAST.get(RESIDUES_IN[compute].dtype, 0)
         return not order.axes and is_large and order.mnk[2] <= MOST_K

@@ -39,8 +39,8 @@ _operator, _node = torch.ops.tilewright.matmul.default, torch.ops.tilewright.pro
 
 def product(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:
     """The product of two tensors on the host or on one GPU, as a tensor on the same device. Gradients of every order
-    are recorded. The dtype is the one to which both operands are promoted. ``bias`` has one number for each column,
-    which is added.
+    are recorded. The dtype is the one to which both operands are promoted. ``bias`` has one number for each column of
+    the product, which is added to that column.
 
     >>> product(torch.eye(2), torch.tensor([[1., 2.], [3., 4.]]))
     tensor([[1., 2.],

@@ -39,7 +39,7 @@ def computed_on_gpu(
 
     - "fast" or a number (an error bound): the dtypes that keep the bound for this ``k``, on a GPU of that compute
       ``capability``;
-    - "tf32": tf32, then float32, if the bound of tf32 is not wider;
+    - "tf32": tf32, then float32, unless the error bound of float32 for this ``k`` is wider than that of tf32;
     - "highest": the widest dtype;
     - otherwise: ``dtype``, then a dtype that holds all of its values, then the dtype of the result.
 

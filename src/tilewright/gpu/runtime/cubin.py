@@ -229,7 +229,7 @@ class _Name:
         return "(anonymous namespace)" if name.startswith("_GLOBAL__N_") else name
 
     def arguments(self) -> str:
-        """The arguments of a template, up to their ``E``."""
+        """The arguments of a template: the part of the mangled name up to their ``E``."""
         found = []
         while not self.take("E"):
             if self.take("J"):  # of a parameter pack

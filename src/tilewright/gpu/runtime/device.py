@@ -44,8 +44,8 @@ def gpu_at(ordinal: int) -> Device:
 
 
 def add_described(gpu: Any) -> int:
-    """Give the description of a GPU that this machine does not have a new number. Plans for this number are made from
-    its facts."""
+    """Give the description of a GPU that this machine does not have a new number. Plans for a GPU with this number are
+    made from the facts of the description."""
     gpu.ordinal = ordinal = next(_ordinals_of_described)
     _devices[ordinal] = gpu
     return ordinal
@@ -333,7 +333,8 @@ class Device:
     def prepare(
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int = 0
     ) -> Submission:
-        """A launch that is checked now. Each call of the result submits the launch once, which takes microseconds.
+        """A launch that is checked when it is prepared. Each call of the result submits the launch once, which takes
+        microseconds.
 
         Arguments may also be ``Mapped``, or structures as their bytes; then all numbers must be integers."""
         if any(isinstance(arg, Mapped | bytes) for arg in args):
@@ -344,7 +345,8 @@ class Device:
         return functools.partial(launch, self.stream, *self._kernels.arguments(compiled, entry, args))
 
     def launcher(self, compiled: Compiled, entry: str, grid: Extent, block: Extent, shared_bytes: int = 0) -> Launcher:
-        """A launch whose size is checked now. Each call ``launch(stream, *args)`` submits the launch and does not wait.
+        """A launch whose size is checked when it is prepared. Each call ``launch(stream, *args)`` submits the launch
+        and does not wait.
 
         ``stream`` is the handle of any stream of this GPU. Arguments are not checked: an address must be an int, and a
         number must be a NumPy scalar as wide as the kernel's parameter. This GPU must be the thread's current one.

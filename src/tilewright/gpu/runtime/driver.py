@@ -61,10 +61,10 @@ def driver() -> Any:
 class DeviceFacts(NamedTuple):
     """Facts that the driver reports about a GPU.
 
-    These are its number, name, compute capability and multiprocessors; the bytes of its second-level cache, and of the
-    shared memory that a block can have; the most threads of a ``block`` and blocks of a ``grid`` along each axis; the
-    clock (kHz) and the width (bits) of its memory; its address on the PCI bus; and whether memory can be allocated in
-    the order of a stream."""
+    The facts are the GPU's number, name, compute capability and multiprocessors; the bytes of its second-level cache,
+    and of the shared memory that a block can have; the most threads of a ``block`` and blocks of a ``grid`` along each
+    axis; the clock (kHz) and the width (bits) of its memory; its address on the PCI bus; and whether memory can be
+    allocated in the order of a stream."""
 
     ordinal: int
     name: str

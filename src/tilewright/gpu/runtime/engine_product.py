@@ -1,9 +1,9 @@
 """Describes the product that a kernel of the engine computes, and turns it into a launch.
 
 ``EngineProduct`` describes the layout of the matrices, the parts of k, and the epilogue. A kernel takes the matrices by
-pointers and strides, by tensor maps (``boxes``), or as lists of products with different shapes. Each of these forms has
-its own structure of arguments. ``plain_launch`` launches any kernel, also rungs of the ladder, for row-major operands
-without gaps.
+pointers and strides, by tensor maps (``boxes``), or as lists of products with different shapes. Launches of these three
+forms have different structures of arguments. ``plain_launch`` launches any kernel, also rungs of the ladder, for
+row-major operands without gaps.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Compiles CUDA C++ for any GPU, on any machine, by NVRTC through ``cuda.core``. Both are on PyPI; neither a toolkit
-nor a GPU is needed.
+"""Compiles CUDA C++ for any GPU, on any machine, by NVRTC through ``cuda.core``. NVRTC and ``cuda.core`` are on PyPI;
+neither a toolkit nor a GPU is needed.
 
 The result is the cubin, which a GPU runs; the PTX, which the microscope runs; and the kernel's resources, which are
 read from the cubin. It is cached on disk. The key of the cache covers everything that determines the result, also all
@@ -266,8 +266,8 @@ def compile_kernel(
     add: bool | int = False,
     **params: int,
 ) -> Compiled:
-    """``kernel``, compiled with ``params`` and with the defaults of all other parameters. With ``add`` its product is
-    added to C. The macros of ``kernel.given`` remove code that is not needed for sizes and addresses that fulfil
+    """``kernel``, compiled with ``params`` and with the defaults of all other parameters. With ``add`` the kernel adds
+    its product to C. The macros of ``kernel.given`` remove code that is not needed for sizes and addresses that fulfil
     certain conditions.
 
     Raises any error of ``compile_with``, and UsageError for a kernel that cannot ``add`` or has no macro of that name.

@@ -1,10 +1,10 @@
 """Records the launches of a product once, and then repeats them with other addresses by one call of machine code.
 
 A launch from Python takes several times as long as the driver itself needs. So the launches of a product are submitted
-once more, to a stream that only records them, with addresses that no array has. A value in their arguments that equals
-such an address, or is near it, is recognised as an address; all other values stay the same. ``Replay`` writes the
-caller's addresses into a copy of the arguments and launches the kernels. The function behind ``Replay`` is in the C
-front (``cpu/native/gpu.c``).
+once more, to a stream that only records them, with addresses that no array has. A value in the arguments of these
+launches that equals such an address, or is near it, is recognised as an address; all other values stay the same.
+``Replay`` writes the caller's addresses into a copy of the arguments and launches the kernels. The function behind
+``Replay`` is in the C front (``cpu/native/gpu.c``).
 
 On one stream the launches of a product become a CUDA graph, which the driver submits faster than a single kernel. The
 arguments of the graph are changed before each call; work that was submitted earlier keeps its own arguments. A graph

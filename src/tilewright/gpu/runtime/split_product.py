@@ -2,8 +2,8 @@
 
 ``gpu/kernels/pack/split_matrices.cu`` splits the operands, and ``gpu/kernels/split_hopper.cu`` multiplies the parts
 (``rounded_hopper.cu``, if there are only high parts). If the parts of a row or column do not represent it well enough,
-``gpu/kernels/pack/multiply_flagged.cu`` computes the affected parts of C. The GPU itself finds these parts; the host
-does not wait.
+``gpu/kernels/pack/multiply_flagged.cu`` computes the affected parts of C. The GPU itself finds the affected parts; the
+host does not wait.
 
 ``split_bound`` is the error bound, which ``docs/error-bounds.md`` derives.
 """
@@ -198,8 +198,8 @@ def split_of_rows(m: int, n: int, k: int, planes: int = 2, add: bool = False) ->
 def split_bound(k: int, steps: int, excess: int = 0) -> float:
     """The bound of |C - Ĉ| for each element, in units of 2^-24·|A||B|.
 
-    ``excess`` is the sum of the excesses of a row of A and a column of B. The sums of high parts are promoted after
-    each ``steps`` steps of 64 elements of k.
+    ``excess`` is the sum of the excesses of a row of A and a column of B. After each ``steps`` steps of 64 elements of
+    k, the sums of high parts are added to other accumulators in float32.
 
     >>> split_bound(4096, 2) < 150 < split_bound(4096, 2, 5) < 4096
     True
@@ -318,7 +318,7 @@ def parts_steps(
     pieces: PartsOfK | None = None,
 ) -> list[GpuStep]:
     """The steps of the product of operands that are already split into ``parts``. The operands themselves are still
-    needed, for parts of C where the parts do not represent them well enough."""
+    needed, to compute those tiles of C for which the split operands are not accurate enough."""
     values = kernel.checked(params)
     limit = allowed_excess(product.a.k, values["CHUNK"]) if product.a.planes > 1 else 0
     launch, flagged = _multiply(sms, kernel, product, values, limit, pieces), _flagged(product, limit)

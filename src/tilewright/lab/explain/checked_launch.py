@@ -1,8 +1,9 @@
 """Checks and compiles the launch that is explained, makes its operands, and verifies its result.
 
 All launches that ``explain`` refuses are refused by this module, before a kernel runs. The result is verified at the
-size that is explained and at an odd size. The size that is explained is often 64×64×64, a multiple of every tile. At a
-size such as 64×64×64, the result is right even if the kernel has no guards at the edges, or confuses m, n and k.
+size that is explained and at a small, irregular size. The size that is explained is often 64×64×64, a multiple of every
+tile. At a size such as 64×64×64, the result is right even if the kernel has no guards at the edges, or confuses m, n
+and k.
 """
 
 from __future__ import annotations

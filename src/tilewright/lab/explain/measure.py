@@ -373,7 +373,8 @@ class Profile:
 
 
 def is_name_of(printed: str, entry: str) -> bool:
-    """Whether the name that ncu ``printed`` is that of the kernel ``entry`` in the binary, as it is or demangled.
+    """Whether the name that ncu ``printed`` is that of the kernel ``entry`` in the binary, in its mangled or demangled
+    form.
 
     >>> names = "plain(const float *, int)", "void plain<32, 4>(float *)", "other(float *)", "plainer(float *)", "plain"
     >>> [is_name_of(name, "_Z5plainPKfi") for name in names]

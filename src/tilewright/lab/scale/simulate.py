@@ -389,7 +389,7 @@ class _Run:
                 self._owners[axis].setdefault(strip, []).append(number)
 
     def simulated(self) -> Simulation:
-        """Run until nothing is left to happen."""
+        """Run the simulation until no event is left."""
         for _ in range(self._in_flight):
             for worker in self._workers:
                 self._at(self._overheads.start_s, self._request_tile, worker)

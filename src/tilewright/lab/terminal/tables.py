@@ -187,8 +187,8 @@ def _place(record: BenchRecord, swept: Mapping[str, Sequence[str]]) -> str:
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
-    """Print a line for each cell with its verdict, its change and the interval of the change; then the notes and the
-    counts."""
+    """Print a line for each cell with its verdict, its change and the interval of the change; then the notes, and the
+    number of cells with each verdict."""
     table = Table(box=None, pad_edge=False)
     for name in ("kernel", "size", "dtype", "thr", "verdict", "time", "interval"):
         table.add_column(name, no_wrap=True, justify="right" if name in ("size", "thr", "time", "interval") else "left")
