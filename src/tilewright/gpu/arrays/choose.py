@@ -1,6 +1,6 @@
 """Chooses how a product of arrays on a GPU is computed: it compares the predicted times of kernels, each with an order
-of the operands. Then this module decides whether one kernel computes all of C, or whether one kernel computes the whole
-tiles and others compute the borders.
+of the operands. After this comparison, the module decides whether one kernel computes all of C, or whether one kernel
+computes the whole tiles and others compute the borders.
 
 The first product of a new shape waits for the choice of a kernel, so only the times that the choice needs are computed.
 What a plan prints about the kernels that were not chosen is computed when the plan is printed.
@@ -248,8 +248,8 @@ def _symmetric(kernel: CudaKernel, order: Order, shape: EngineShape) -> Iterator
 
 
 class _Tries(NamedTuple):
-    """Arrangements of the operands, and the kernels that are tried. Each kernel has a flag whether it applies the
-    epilogue, and the number of its arrangement."""
+    """Arrangements of the operands, and the kernels that are tried. Each kernel has a flag that says whether the kernel
+    applies the epilogue, and the number of its arrangement."""
 
     arrangements: list[Arrangement]
     kernels: list[tuple[CudaKernel, bool, int]]

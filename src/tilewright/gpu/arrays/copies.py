@@ -189,8 +189,8 @@ def copy_of(order: Order, place: OrderedMatrix) -> MatrixCopy:
 
 
 def copy_steps(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]], memory_ratio: float) -> list[GpuStep]:
-    """The launches of one or two copies, each with the places of the first source and target. One or two launches are
-    made, whichever takes less time on a GPU with that ``memory_ratio``."""
+    """The launches of one or two copies, each with the places of the first source and target. Two copies share one
+    launch if this takes less time on a GPU with that ``memory_ratio``."""
     filled = [each for each in copies if each[0].elements]
     together, apart = _seconds([copy for copy, *_ in filled], memory_ratio) if len(filled) > 1 else (0, 0)
     some = [filled] if together <= apart else [[each] for each in filled]

@@ -52,8 +52,8 @@ class GpuArray(NamedTuple):
         return self.pointer + low, self.pointer + high + size
 
     def overlaps(self, other: GpuArray) -> bool:
-        """Whether the address ranges of the two arrays, from first to last byte, overlap. If they do, the arrays may
-        share a byte."""
+        """Whether the address ranges of the two arrays, from first to last byte, overlap. If the ranges overlap, the
+        arrays may share a byte."""
         (low, high), (first, end) = self.extent, other.extent
         return low < end and first < high
 
@@ -184,7 +184,7 @@ def make_capsule(pointer: int, shape: tuple[int, ...], dtype: str, device: int, 
 
 
 class GpuMatrix:
-    """A row-major array on a GPU. Other libraries can import it without a copy, for example by
+    """A row-major array on a GPU. Other libraries can import the array without a copy, for example by
     ``torch.from_dlpack(c)``.
 
     The work that fills the array may still be running. A stream for which the array is imported by DLPack waits for

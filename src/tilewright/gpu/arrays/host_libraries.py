@@ -28,7 +28,7 @@ Multiply = Callable[..., Any]
 
 
 class HostLibrary:
-    """Any library whose arrays have ``__array_namespace__`` and DLPack."""
+    """A library whose arrays have ``__array_namespace__`` and DLPack's interface."""
 
     def product(self, multiply: Multiply, a: Any, b: Any, precision: str | float) -> Any:
         """A product without options; ``multiply`` is ``matmul``."""

@@ -83,7 +83,7 @@ class Library:
 
     def hold(self, stream: int, device: int, things: Any) -> None:
         """Keep ``things`` alive until all submitted work on them is done, if the library does not. This method is
-        called after that work was submitted."""
+        called after the work on ``things`` was submitted."""
 
 
 def is_on_gpu(*values: Any) -> bool:
@@ -298,9 +298,9 @@ class Cupy(Library):
 
 
 class OtherLibrary(Library):
-    """Any library that has no class of its own here, but DLPack or CUDA's array interface. The product runs on a stream
-    of Tilewright, which waits for the work that fills the operands. A stream that receives the result waits for the
-    product.
+    """A library that has no class of its own in this module, and whose arrays have DLPack's or CUDA's array interface.
+    The product runs on a stream of Tilewright, which waits for the work that fills the operands. A stream that receives
+    the result waits for the product.
 
     Arrays of such a library cannot be ``out``, because these interfaces cannot announce that an array was written.
     """

@@ -25,8 +25,8 @@ _ALIGNMENT = 256
 
 
 class OrderedMatrix(NamedTuple):
-    """One of the three matrices of a product. ``original`` is the caller's matrix, and ``used`` is the matrix that the
-    kernel reads or writes.
+    """One of the matrices A, B and C of a product, as the caller and as the kernel see it. ``original`` is the caller's
+    matrix, and ``used`` is the matrix that the kernel reads or writes.
 
     ``steps`` are the distances in elements from one matrix of the caller to the next, along each axis of the batch;
     ``used_steps`` are the distances between the kernel's matrices. ``at`` is the byte of the workspace where the
@@ -160,8 +160,8 @@ class Operands:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """All properties on which arrangements depend, except ``copies_less``; they also determine whether two
-        arrangements are the same order. No size is 0."""
+        """All properties on which arrangements depend, except ``copies_less``. The same properties determine whether
+        two arrangements are the same order. No size is 0."""
         flags = self._disjoint, self._may_be_view, self._has_epilogue, bool(self._batch)
         return self.operands, self.dtype, flags, *(kind_of(matrix) for _, matrix, _ in self._places[False])
 

@@ -484,8 +484,8 @@ class RepeatedGroups:
         self._known: dict[tuple[ArrayKey, ArrayKey], _KnownGroups] = {}
 
     def product(self, a: Any, b: Any, offsets: Any) -> Any:
-        """The product. None if no similar product was computed before, or if there is no memory for it. Raises
-        LaunchError."""
+        """The product. Returns None if no similar product was computed before, or if there is no memory for the result.
+        Raises LaunchError."""
         if type(b) not in group_ways or type(offsets) not in group_ways:
             return None
         key, pointer, stream, _ = self._functions

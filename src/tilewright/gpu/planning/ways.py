@@ -258,8 +258,8 @@ def part_steps(kernel: CudaKernel, params: Mapping[str, int], dtype: str, k: int
 
 
 def why_first(found: list[tuple[Way, float, tuple[str, ...]]]) -> str:
-    """The reason why the first of these ways was chosen. It lists the first ways with their times in seconds, which
-    include copies, and says what each way computes and copies."""
+    """The reason why the first of these ways was chosen. The reason lists the first ways with their times in seconds,
+    which include copies, and says what each way computes and copies."""
     (first, seconds, words), *others = found
     lost = [f"{_name(way, text, first, words)}: {seconds_text(other)}" for way, other, text in others]
     return f"predicted to be the fastest, {seconds_text(seconds)}" + (f"; next {'; '.join(lost)}" if lost else "")

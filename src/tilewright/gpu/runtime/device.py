@@ -1,6 +1,7 @@
 """One GPU of this process: its facts, current context, memory, streams and kernels.
 
-A GPU is opened once, and its kernels stay loaded. Other libraries share its primary context.
+A GPU is opened once, and its kernels stay loaded. Tilewright works in the GPU's primary context, which other libraries
+use, too.
 
 A ``stream`` that is a number is the handle of any library's stream: 0 is the default stream of all threads, and a
 negative number is a recording (``recording``). The driver numbers GPUs from 0. A GPU that is only described, and that
@@ -220,10 +221,11 @@ class Device:
         return Memory(Owned(int(pointer), lambda: driver().cuMemFreeAsync(pointer, stream)), nbytes)
 
     def reserve(self, nbytes: int) -> Memory:
-        """Uninitialised memory that does not come from a pool. Other GPUs can access it, and ``close`` frees it at
-        once.
+        """Uninitialised memory that does not come from a pool. Other GPUs can access the memory, and ``close`` frees it
+        at once.
 
-        This GPU must be the current one at ``close``. Raises MemoryLimitError if the GPU does not have enough memory.
+        This GPU must be the thread's current one when ``close`` is called. Raises MemoryLimitError if the GPU does not
+        have enough memory.
         """
         free = self.memory_bytes()[0]
         if nbytes > free:

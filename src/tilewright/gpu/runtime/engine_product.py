@@ -180,8 +180,8 @@ _BOXED_CALL, _FINISH = struct.Struct("<qqiiiiiiii"), struct.Struct("<qqqqqff")
 
 
 def are_whole(itemsize: int, *lengths: int) -> bool:
-    """Whether the copy engine can store a C whose elements have ``itemsize`` bytes. It can if ``itemsize`` is two or
-    four, and all given lengths and strides are whole granules. Lengths are in elements.
+    """Whether the copy engine can store a C whose elements have ``itemsize`` bytes. The copy engine can do so if
+    ``itemsize`` is two or four, and all given lengths and strides are whole granules. Lengths are in elements.
 
     >>> are_whole(2, 264, 272), are_whole(2, 264, 261), are_whole(8, 264)
     (True, False, False)

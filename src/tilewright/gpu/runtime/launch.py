@@ -7,7 +7,7 @@ describes the layout of an operand. The tensor map is made at the first launch; 
 
 There are two conventions. A negative stream is the handle of a recording (``recording.recording_with``): the launch is
 recorded and not submitted. An argument of type ``int`` is an address; any other number is a NumPy scalar
-(``Device.launcher``). So a repetition of the launch knows which arguments change.
+(``Device.launcher``). The type so tells a repetition of the launch which arguments change.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ def compile_with(
     ``compile_source``).
 
     Raises UsageError for a forbidden parameter, a macro that is a parameter, an architecture below the kernel's least,
-    and a function that is not in the file. Also raises any error of ``compile_source``.
+    and a function that is not in the file. ``compile_with`` also raises any error of ``compile_source``.
     """
     values = kernel.checked(params)
     _check_capability(kernel, arch)

@@ -143,9 +143,9 @@ class RecordedLaunch(NamedTuple):
     """A launch as data. ``size`` has seven numbers: three of the grid, three of the block, and the bytes of shared
     memory.
 
-    ``arguments`` is the memory of the arguments. Each argument begins at a byte of ``places``, and there are 8-byte
-    addresses at the bytes ``addresses``. With ``waits`` the kernel itself waits until the launch before it has ended,
-    so it may begin earlier."""
+    ``arguments`` is the memory of the arguments. ``places`` has the byte at which each argument begins, and
+    ``addresses`` has the bytes at which 8-byte addresses begin. With ``waits`` the kernel itself waits until the launch
+    before it has ended, so it may begin earlier."""
 
     what: str
     function: int

@@ -64,8 +64,8 @@ class ResidueOperand(Lines):
 
     @property
     def pitch(self) -> int:
-        """The bytes from one row of a plane to the next. They are whole cache lines, because boxes are read in cache
-        lines."""
+        """The bytes from one row of a plane to the next. The number is a multiple of a cache line, because boxes are
+        read in whole cache lines."""
         return _up(self.k, 128)
 
     @property

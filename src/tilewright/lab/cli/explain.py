@@ -249,8 +249,9 @@ def explain_command(
     A kernel of your own: tilewright explain my.cu::scale --grid 8 --block 128 --arg x:float32:1024 --arg y:float32:1024
     --arg n=1024 --expect "y = 2 * x"
 
-    A kernel on the CPU, such as cpu/packed, is timed and checked. Its time and the processor's counters, if Linux gives
-    access to them, are compared with a cost model. Its options are --size, --dtype, --threads, --seed and --json.
+    A kernel on the CPU, such as cpu/packed, is timed and checked. The time of the kernel and the processor's counters,
+    if Linux gives access to them, are compared with a cost model. For a kernel on the CPU, the options are --size,
+    --dtype, --threads, --seed and --json.
 
     The exit code is 0 if nothing is wrong. Advice on lines that could be cheaper does not change the exit code. The
     exit code is 1 for a wrong result, a finding, a requirement that is not met, or a launch that the GPU cannot make; 2

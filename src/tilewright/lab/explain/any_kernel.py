@@ -66,8 +66,8 @@ TOLERANCE = {1: 0.2, 2: 2e-2, 4: 1e-4, 8: 1e-10}
 class AnyKernel:
     """A kernel's file, its name in the file, the options of its launch, and those of the compiler.
 
-    ``launch_file`` is a Python file with options of the launch. If it is None, ``FILE_launch.py`` in the folder of
-    ``FILE.cu`` is read, if it exists."""
+    ``launch_file`` is a Python file with options of the launch. If ``launch_file`` is None, ``FILE_launch.py`` in the
+    folder of ``FILE.cu`` is read, if it exists."""
 
     path: Path
     kernel: str | None

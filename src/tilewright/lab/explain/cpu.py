@@ -42,10 +42,12 @@ MARGIN, UNTOUCHED = 1 << 16, 0xA5
 class CpuExplanation:
     """An explanation of a kernel on the CPU, as plain data for JSON.
 
-    - ``tile`` and ``block`` have h, w and operations_per_access (S3.1). They are None if the kernel declares none.
+    - ``tile`` and ``block`` have h, w and operations_per_access (S3.1). ``tile`` or ``block`` is None if the kernel
+      declares none.
     - ``loop`` counts the instructions in one iteration of the inner loop.
     - ``traffic`` has the bytes that each level of memory loads from the next one, for one product.
-    - ``predicted`` has seconds, bound, and the seconds of each roof. It is None for a dtype without a measured peak.
+    - ``predicted`` has seconds, bound, and the seconds of each roof. ``predicted`` is None for a dtype without a
+      measured peak.
     - ``measured`` has seconds, which is the least of samples_s.
     - ``verified`` has ok, reason, error_over_bound, of (what was compared), and at (the size at which the result is wrong,
       if it is not the size that is explained).
@@ -141,7 +143,8 @@ def explain_cpu(
 def check_request(
     names: Iterable[str], size: str, dtype: str, threads: int, seed: int
 ) -> list[tuple[Kernel, int, int, int]]:
-    """Each named kernel with each size. Raises UsageError, before any kernel runs, if one of the arguments is wrong."""
+    """Return each named kernel with each size. Raises UsageError, before any kernel runs, if one of the arguments is
+    wrong."""
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is not known: one of {', '.join(DTYPES)}")
     if threads < 1:

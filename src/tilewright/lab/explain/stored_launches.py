@@ -2,8 +2,8 @@
 profiler watches.
 
 ``python -m tilewright.lab.explain.stored_launches SPEC.npz … [--results OUT.npz]`` makes each launch of each file once,
-in order, with new copies of its arrays. The exit code is 0 only if the GPU finished all launches. If it did not, the
-error is printed on stderr.
+in order, with new copies of its arrays. The exit code is 0 only if the GPU finished all launches. If a launch fails,
+the error is printed on stderr.
 """
 
 from __future__ import annotations

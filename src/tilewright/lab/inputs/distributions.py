@@ -23,8 +23,8 @@ _NOT_BENCHED = ("infinity", "nan", "huge_row")
 
 
 def distributed(name: str, shape: tuple[int, int, int], dtype: str, seed: int = 1) -> Pair:
-    """Make A (m×k) and B (k×n) in float32 or float64, for ``shape`` = (m, n, k). The same arguments give the same
-    matrices.
+    """Make A (m×k) and B (k×n) in float32 or float64, for ``shape`` = (m, n, k). Calls with the same arguments return
+    the same matrices.
 
     Raises UsageError for an unknown name, and for a number after a name that takes none.
 

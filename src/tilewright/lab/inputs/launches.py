@@ -50,7 +50,7 @@ class LaunchOptions:
     constants: Sequence[str] | Mapping[str, Any] = ()
 
     def over(self, other: LaunchOptions) -> LaunchOptions:
-        """These options, with the fields that were not given taken from ``other``."""
+        """Return these options, with the fields that were not given taken from ``other``."""
         given = {name: value for name, value in vars(self).items() if value is not None and value not in ((), [], {})}
         return replace(other, **given)
 

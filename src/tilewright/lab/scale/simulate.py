@@ -61,8 +61,8 @@ class LoadPiece(NamedTuple):
 
 class StepGroup(NamedTuple):
     """Steps of a tile that are simulated as one multiplication. The first step needs the first ``first`` load pieces of
-    the tile, and the last step needs the first ``last`` pieces. All steps together take ``seconds``, and the last step
-    takes ``last_s``."""
+    the tile, and the last step needs the first ``last`` pieces. All steps of the group together take ``seconds``, and
+    its last step takes ``last_s``."""
 
     steps: int
     seconds: float
@@ -311,8 +311,8 @@ def simulate_cluster(
 
     ``rates`` are those of a worker that runs alone, in the form that ``plan_stream`` needs. Two of these rates are the
     storage's rates for all workers together: ``most_read_bytes`` (``read_bytes`` if it is None) and ``write_bytes``.
-    ``where`` says where the operands are. If it is "workers", the workers own the blocks: the blocks of a row of A
-    belong in turn to the workers whose regions need the row, and the blocks of a column of B belong in turn to those
+    ``where`` says where the operands are. If ``where`` is "workers", the workers own the blocks: the blocks of a row of
+    A belong in turn to the workers whose regions need the row, and the blocks of a column of B belong in turn to those
     that need the column. When workers own the blocks, a worker sends and receives at ``read_bytes``, its own blocks
     need no transfer, and its tiles of C stay in its memory.
 
@@ -642,8 +642,8 @@ class WorkerStages:
 
     @property
     def follows_a_tile(self) -> bool:
-        """Whether the current group is the first of its tile and follows another tile. If it is, the store of the
-        previous tile takes processor time while the group is computed."""
+        """Whether the current group is the first of its tile and follows another tile. If the group follows another
+        tile, the store of that tile takes processor time while the group is computed."""
         return self.computed > 0 and self.groups[self.computed - 1].tile_index != self.groups[self.computed].tile_index
 
     def add_copy_wait(self, seconds: float, contention: float) -> None:

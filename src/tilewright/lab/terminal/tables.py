@@ -223,8 +223,8 @@ def _grouped(records, key):
 
 
 def show_tuned(console: Console, finalists: Sequence[BenchRecord], failed: Sequence[BenchRecord], tried: int) -> None:
-    """Print the finalists, best first, each with its time relative to the best one's. Below them, print the outcomes of
-    the other combinations."""
+    """Print the finalists, best first, each with its time relative to the best one's. Below the finalists, print the
+    outcomes of the other combinations."""
     table = _tuning_table("parameters", "ms", "GFLOPS", "time")
     best = finalists[0].median_s if finalists else None
     for record in finalists:

@@ -1,12 +1,12 @@
 """Verifies results in a GPU's memory: it compares every element with the product in float64, with the same bound as on
 the CPU.
 
-For each pair of operands, A·B and |A||B| are computed once, in float64, by a plain kernel. This kernel shares no code
-with the kernels that are verified: it is not a rung of the ladder, and calls no library. So cuBLAS and kernels in
-float64 are verified like all others. The plain kernel's own product is verified by the host's oracle up to 4096³, where
-that takes a second or two. The oracle compares every element of a small product; of a larger one it compares rows,
-columns and sums with random signs. Products larger than 4096³ are computed by the same kernel and not compared on the
-host.
+For each pair of operands, A·B and |A||B| are computed once, in float64, by a plain kernel. The plain kernel shares no
+code with the kernels that are verified: it is not a rung of the ladder, and calls no library. So cuBLAS and kernels in
+float64 are verified like all other kernels. The plain kernel's own product is verified by the host's oracle up to
+4096³, where that takes a second or two. The oracle compares every element of a small product; of a larger one it
+compares rows, columns and sums with random signs. Products larger than 4096³ are computed by the same kernel and not
+compared on the host.
 """
 
 from __future__ import annotations

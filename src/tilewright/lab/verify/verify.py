@@ -96,8 +96,8 @@ class ErrorSample:
         self._exact = a[self.rows].astype(self._wide) @ b[:, self.columns].astype(self._wide)
 
     def rms_error(self, part: np.ndarray) -> float | None:
-        """The typical error of ``part``, which has the elements of C at these rows and columns. It is None if A·B is
-        zero or not finite, and if this machine has no floats wider than C's."""
+        """The typical error of ``part``, which has the elements of C at these rows and columns. The typical error is
+        None if A·B is zero or not finite, or if this machine has no floats wider than C's."""
         if _unit(self._wide) >= _unit(part.dtype):
             return None
         size = float(np.abs(self._exact).max(initial=0))
@@ -305,7 +305,7 @@ COLUMNS = 32
 
 
 def oracle(a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> Oracle | ComplexOracle | HalfOracle | IntegerOracle:
-    """Make the oracle for the operands' dtype. It has the methods ``check(c)`` and ``rms_error(c)``.
+    """Make the oracle for the operands' dtype. The oracle has the methods ``check(c)`` and ``rms_error(c)``.
 
     >>> a = np.full((2, 3), 100, np.int8)
     >>> oracle(a, a.T).check(a @ a.T).ok, oracle(a, a.T).check(a @ a.T + np.int8(1)).ok
