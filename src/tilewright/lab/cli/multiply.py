@@ -279,7 +279,7 @@ def opened_operand(text: str) -> Iterator[Any]:
 
 
 def _precision(text: str) -> str | float:
-    """A word, or a number."""
+    """A precision: a word, or a number."""
     with contextlib.suppress(ValueError):
         return float(text)
     return text
@@ -333,7 +333,7 @@ def _run(job: Job, timeline: Path | None) -> None:
 
 
 def _write_timeline(job: Job, events: Events | None, path: Path) -> None:
-    """Write the timeline of the run; without ``events``, the predicted one."""
+    """Write the timeline of the run; without ``events``, write the predicted timeline."""
     from ...large.streaming.run.job import predicted_timeline, timeline
     from ...records.timeline import write_timelines
     from ..inputs.environment import environment
@@ -357,7 +357,7 @@ def write_record(kind: str, facts: dict[str, Any], path: Path) -> None:
 
 
 def _verification(found: Verification | None) -> dict[str, Any]:
-    """What a record has of it; JSON has no infinity."""
+    """The facts of a verification that a record has. Infinity becomes None, because JSON has no infinity."""
     if found is None:
         return {}
     error = found.error if math.isfinite(found.error) else None

@@ -117,7 +117,8 @@ def report_command(
 
 
 def _all_are(what: str, files: list[Path], holds: Callable[[Path], bool], *, figures: Path | None = None) -> bool:
-    """Whether all files hold such data. Raises UsageError where only some do, and for ``figures``, which they have not."""
+    """Whether all files hold data of one kind. Raises UsageError if only some of the files hold such data, and for
+    ``figures``, which such data do not have."""
     holding = [file for file in files if holds(file)]
     if holding and len(holding) < len(files):
         raise UsageError(f"files: {what} make a page of their own, without other records")

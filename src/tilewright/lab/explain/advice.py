@@ -90,7 +90,7 @@ def model_seconds(bounds: Sequence[Bound], turns: int) -> float | None:
 
 
 def _fitting(change: Change, card: GpuModel, resident: Occupancy) -> Change:
-    """A longer row; or a swizzle in its place, if longer rows would leave room for fewer blocks."""
+    """Advice for a longer row, or for a swizzle instead if longer rows would leave room for fewer blocks."""
     if not change.row_bytes or not resident.blocks:
         return change
     longer = round(resident.shared * (1 + change.more_bytes / change.row_bytes))
@@ -104,7 +104,8 @@ def _fitting(change: Change, card: GpuModel, resident: Occupancy) -> Change:
 
 
 def _of_kernel(seen: Observation, card: GpuModel, bounds: Sequence[Bound], resident: Occupancy) -> Iterator[Advice]:
-    """Registers that are spilled, and few warps that wait for device memory; neither has a time."""
+    """Advice on spilled registers, and on too few warps that wait for device memory. Neither advice has a predicted
+    time."""
     needs = seen.resources or Resources(0, 0, 0, 0, 0, None)
     if needs.local_bytes and not any(access.space == "local" for access in seen.accesses):
         text = (
@@ -119,7 +120,7 @@ def _of_kernel(seen: Observation, card: GpuModel, bounds: Sequence[Bound], resid
 
 
 def _more_warps(card: GpuModel, resident: Occupancy) -> Advice | None:
-    """The fewest registers, or bytes of shared memory, that a block must do without for one block more."""
+    """The fewest registers, or bytes of shared memory, that a block must save so that one more block fits."""
     threads, registers, shared = resident.threads, resident.registers, resident.shared
     for fewer in range(registers - 1, 15, -1):
         if (warps := occupancy(card, threads, fewer, shared).warps) > resident.warps:
@@ -138,7 +139,8 @@ def _more_warps(card: GpuModel, resident: Occupancy) -> Advice | None:
 def _tried(
     advice: Advice, change: Change, seen: Observation, bounds: Sequence[Bound], rerun: Rerun, macros: Mapping[str, str]
 ) -> Advice:
-    """The advice with what a run of the changed source showed, if one has the same result and fewer wavefronts."""
+    """The advice, with the outcome of a run of a changed source if that run has the same result and fewer
+    wavefronts."""
     for trial in list(trials(seen.source, change, macros))[:TRIALS]:
         try:
             again = rerun(trial.source, trial.macros)

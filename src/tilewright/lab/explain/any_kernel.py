@@ -179,7 +179,7 @@ def _check_described(kernel: AnyKernel, text: str, options: LaunchOptions) -> No
 
 
 def _example(kernel: AnyKernel, found: Sequence[Signature]) -> str:
-    """The signatures of kernels, a command that launches the first, and what else can be given."""
+    """A text: the signatures of kernels, a command that launches the first kernel, and the other options."""
     if not found:
         return "Give --grid, --block, and an --arg for each parameter, such as x:float32:1024 for an array, or n=1024"
     several = len(found) > 1
@@ -316,7 +316,7 @@ def _named(text: str, arguments: Arguments) -> str:
 
 
 def _verified(seen: Observation, options: LaunchOptions, arguments: Arguments) -> dict[str, Any]:
-    """Whether the arrays are what was expected."""
+    """Whether the arrays have the expected values."""
     unchecked = {"ok": None, "error_over_bound": None, "of": ""}
     if not options.expect:
         return unchecked | {"reason": "not compared: say what must result, such as --expect 'y = 2 * x'"}
@@ -338,15 +338,15 @@ def _verified(seen: Observation, options: LaunchOptions, arguments: Arguments) -
 
 
 def _same(after: Any, before: np.ndarray) -> bool:
-    """Whether an array is as it was; one that was passed by value has no memory that a kernel could write."""
+    """Whether an array is unchanged. An array that was passed by value has no memory that a kernel could write."""
     return after is None or after is before or after.tobytes() == before.tobytes()
 
 
 def _compared(name: str, actual: np.ndarray, right: np.ndarray) -> tuple[str, float]:
-    """Why an array is wrong, empty if it is right; and its greatest error over what is allowed.
+    """The reason why an array is wrong (empty if it is right), and its largest error divided by the allowed error.
 
-    Whole numbers must be equal. The error of a real number is relative to the number itself, or to the root mean square of
-    all if that is greater, so that a sum that cancels may have the error of its terms.
+    Whole numbers must be equal. The error of a real number is relative to the number itself, or to the root mean square
+    of all numbers if that is greater, so that a sum that cancels may have the error of its terms.
     """
     right = np.broadcast_to(right.reshape(-1) if right.size > 1 else right.reshape(()), actual.size).reshape(
         actual.shape

@@ -188,7 +188,8 @@ def _verified(kernel: Kernel, problem: Problem, sets: OperandSets) -> dict[str, 
 
 
 def _verified_at_odd_size(kernel: Kernel, run: Product, dtype: str, seed: int) -> dict[str, Any]:
-    """What one run at ODD_SIZE adds to ``verified``. C lies between margins, which the kernel must leave alone."""
+    """The entries that one run at ODD_SIZE adds to ``verified``. C lies between margins, which the kernel must not
+    change."""
     at = "x".join(map(str, ODD_SIZE))
     sets = OperandSets.random(ODD_SIZE, dtype, seed, count=1)
     room = aligned_empty((2 * MARGIN + sets.c[0].nbytes,), "uint8")

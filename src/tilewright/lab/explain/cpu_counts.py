@@ -110,7 +110,7 @@ def tiling(kernel: Kernel, problem: Problem, threads: int) -> Tiling | None:
 
 
 def _cuts_of_team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
-    """The cuts of ``cpu.engine.cuts``: even ones, with tiles and slivers of two sizes that differ by one."""
+    """The cuts that ``cpu.engine.cuts`` makes: even cuts, with tiles and slivers of two sizes that differ by one."""
     p, real = kernel.params, 2 if problem.dtype.startswith("complex") else 1
     m, n, k, size = (
         problem.m,
@@ -154,7 +154,7 @@ def _reads_in_place(kernel: Kernel, problem: Problem, word: int, threads: int) -
 
 
 def _part(length: int, parts: int, index: int) -> int:
-    """The length of one of ``parts`` that differ by one at most."""
+    """The length of one of ``parts`` parts, whose lengths differ by at most one."""
     return length // parts + (index < length % parts)
 
 

@@ -193,7 +193,8 @@ def _open(event: PerfEvent, threads: list[int], system: System, into: list[int])
 
 
 def _sum(event: PerfEvent, counters: list[int], system: System) -> EventCount:
-    """The sum over threads, each scaled. The counter of a thread that did not run was never enabled, and counted nothing."""
+    """The sum of the scaled counts of all threads. The counter of a thread that did not run was never enabled, and
+    counted nothing."""
     total, enabled_all, ran_all = 0.0, 0, 0
     for counter in counters:
         value, enabled, ran = system.read(counter)

@@ -157,7 +157,8 @@ def observed_of(
 
 
 def _predicted(p: CheckedLaunch, observed: Observation, args: Sequence[Any]) -> list[TimePart]:
-    """The parts of the predicted time of a pipelined kernel; empty for another, and for a run that was stopped."""
+    """The parts of the predicted time of a pipelined kernel; empty for a kernel that is not pipelined, and for a run
+    that was stopped."""
     needs = p.compiled.resources[p.program.entry.name]
     shared = needs.shared_bytes + p.launch.shared_bytes
     work = work_of(observed, args, threads=p.launch.threads, registers=needs.registers, shared_bytes=shared)
@@ -206,7 +207,7 @@ def occupancy_facts(card: GpuModel, resident: Occupancy) -> dict[str, Any]:
 
 
 def _defects(kernel: CudaKernel, findings: Sequence[Finding]) -> list[Defect]:
-    """Findings of the microscope; arguments have the names of the source's parameters."""
+    """The findings of the microscope, in which arguments have the names of the source's parameters."""
     function = kernel.entry.partition("<")[0].rpartition("::")[2]
     signature = re.search(rf"\b{function}\s*\(([^)]*)\)", kernel.source)
     names = re.findall(r"(\w+)\s*(?:,|$)", signature[1]) if signature else []
@@ -247,8 +248,9 @@ def _run(p: CheckedLaunch, observed: Observation) -> dict[str, Any]:
 
 
 def _edges_unseen(p: CheckedLaunch) -> str:
-    """Why a sample may have missed the blocks that hang over an edge of C: blocks are numbered along x alone, so that the
-    sample does not know which these are. Empty if it cannot have missed any."""
+    """The reason why a sample of blocks may have missed the blocks that extend beyond an edge of C: if blocks are
+    numbered only along x, their numbers do not tell which blocks these are. Empty if the sample cannot have missed
+    any."""
     if p.launch.grid[0] != p.launch.blocks or not p.kernel.tile:
         return ""
     width, height = (side(m=p.m, n=p.n, k=p.k, **p.params) for side in p.kernel.tile)
@@ -473,7 +475,7 @@ class _Launch:
 
 
 def _steady_words(times: dict[str, float]) -> str:
-    """The unit that limits, and those that take nearly as long."""
+    """The unit that limits the time, and the units that take nearly as long."""
     (first, longest), *others = sorted(times.items(), key=lambda item: -item[1])
     near = [f"{name} {1e6 * seconds:,.1f}" for name, seconds in others if seconds >= _NAMED * longest]
     return f"bound by {first}: alone {1e6 * longest:,.1f} µs" + (f"; {', '.join(near)} µs" if near else "")
@@ -668,8 +670,8 @@ def work_of(
 
 
 def _written(access: Access) -> int:
-    """The bytes of the L2 pieces that stores write. For stores of threads, the pieces of the one recorded request are
-    taken as those of all requests."""
+    """The bytes of the L2 pieces that stores write. For stores of threads, the pieces of the one recorded request stand
+    for the pieces of all requests."""
     if access.kind in (_COPY, *_LOADS):
         return 0
     pieces = {at // L2_STORE_BYTES for at in access.lanes if at is not None}

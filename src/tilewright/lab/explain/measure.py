@@ -154,7 +154,8 @@ def tools() -> dict[str, str]:
 
 
 def _printed(*command: str) -> str:
-    """What a command prints; if it fails, its error, so that the measurement is not lost."""
+    """The text that a command prints. If the command fails, the text is its error, so that the measurement is not
+    lost."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError) as error:
@@ -259,7 +260,8 @@ def _merged(before: list[Profile], now: list[Profile]) -> list[Profile]:
 
 
 def _add_instructions(totals: Sequence[Profile], code: Sequence[tuple[str, list[CountedInstruction]]]) -> None:
-    """Add its instructions to each launch. ncu 2025.3 prints each launch of a kernel twice if there are several."""
+    """Add the instructions of each launch to it. ncu 2025.3 prints each launch of a kernel twice if there are
+    several."""
     if len(code) == len(totals):
         for launch, (_, instructions) in zip(totals, code, strict=True):
             launch.instructions.extend(instructions)
@@ -304,7 +306,8 @@ def command_of(spec: Path, *more: str) -> list[str]:
 
 
 def _run(command: Sequence[str], timeout: float | None) -> str:
-    """What a run of ncu printed. Raises UnavailableError for its errors, LaunchError for those of the program it ran."""
+    """The text that a run of ncu printed. Raises UnavailableError for errors of ncu, and LaunchError for errors of the
+    program that ncu ran."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=timeout)
     except subprocess.TimeoutExpired:

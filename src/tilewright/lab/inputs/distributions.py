@@ -70,7 +70,7 @@ def _uniform(rng: np.random.Generator, shape: tuple[int, int, int], number: floa
 
 
 def _positive(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:  # noqa: ARG001
-    """Uniform in [0, 1): sums grow with k, and rounding errors have no sign in common only by chance."""
+    """Uniform in [0, 1): sums grow with k, and rounding errors do not cancel systematically."""
     m, n, k = shape
     return rng.random((m, k)), rng.random((k, n))
 
@@ -86,7 +86,7 @@ def _lognormal(rng: np.random.Generator, shape: tuple[int, int, int], number: fl
 
 
 def _cancelling(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
-    """The second half of k takes away nearly all of what the first half adds."""
+    """Operands with which the second half of k cancels nearly all of the sum over the first half."""
     a, b = _normal(rng, shape, number, limits)
     half = shape[2] // 2
     a[:, half : 2 * half] = -a[:, :half] * (1 + 2.0 ** -(limits.nmant // 2))
@@ -95,7 +95,8 @@ def _cancelling(rng: np.random.Generator, shape: tuple[int, int, int], number: f
 
 
 def _graded(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
-    """Columns of A fall by 2^number along k, rows of B rise by as much: all products are alike, but not in one order."""
+    """The columns of A fall by 2^number along k, and the rows of B rise by as much, so that all products of elements
+    have similar magnitudes."""
     a, b = _normal(rng, shape, number, limits)
     scale = 2.0 ** np.floor(rng.permutation(np.linspace(-number / 2, number / 2, shape[2])))
     return a * scale, b / scale[:, None]
@@ -115,7 +116,7 @@ def _vandermonde(rng: np.random.Generator, shape: tuple[int, int, int], number: 
 
 
 def _huge_row(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
-    """One row of A is larger by 2^(3/4 of the largest exponent)."""
+    """One row of A is larger than the others by a factor of 2^(3/4 of the largest exponent)."""
     a, b = _normal(rng, shape, number, limits)
     a[-1:] *= 2.0 ** (limits.maxexp * 3 // 4)
     return a, b

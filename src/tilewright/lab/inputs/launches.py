@@ -307,7 +307,7 @@ def _in_double(value: Any) -> Any:
 
 
 def _only(expression: str, arguments: Arguments, changed: Sequence[str]) -> str:
-    """The array that an expression without a name is for: the only one that was written."""
+    """The array that an expression without a name describes: the only array that the kernel wrote."""
     likely = list(changed) or list(arguments.arrays())[-1:]
     if len(likely) == 1:
         return likely[0]

@@ -101,5 +101,5 @@ def slower(rates: Rates, factor: float) -> Rates:
 
 
 def _pace(stored_s: Sequence[float]) -> float:
-    """Mean seconds from tile to tile; 0 where there are fewer than two."""
+    """The mean number of seconds from one tile to the next; 0 if there are fewer than two tiles."""
     return (max(stored_s) - min(stored_s)) / (len(stored_s) - 1) if len(stored_s) > 1 else 0.0

@@ -141,9 +141,9 @@ class Histories:
 
     @staticmethod
     def _extended(schedule: Schedule, tile: Tile, later: Sequence[Tile]) -> tuple[LoadedBlock, ...]:
-        """Add a tile to the schedule, and return the blocks that it loads. The new entries are then replaced by the
-        schedule's first ones, because a schedule only needs the number of its earlier entries: that saves most of the
-        memory."""
+        """Add a tile to the schedule, and return the blocks that it loads. Afterwards the new entries are replaced by
+        the schedule's first entries, which saves most of the memory, because a schedule only needs the number of its
+        earlier entries."""
         loads, steps = len(schedule.loads), len(schedule.multiplies)
         schedule.add(tile, later)
         blocks: list[LoadedBlock] = []
@@ -481,7 +481,8 @@ class _Run:
             self._received(worker)
 
     def _received(self, worker: WorkerStages) -> None:
-        """The bytes of a load have arrived. It ends when they are also copied to slots, which happens at the same time."""
+        """Handle the arrival of the bytes of a load. The load ends when its bytes are also copied to slots, which
+        happens at the same time."""
         assert worker.load_began is not None
         piece, rates = worker.loads[len(worker.loaded)], worker.rates
         latency_s, copy_s = piece.blocks * rates.latency_s, piece.nbytes / rates.in_bytes
@@ -500,7 +501,7 @@ class _Run:
 
     def _contention_share(self, began: float, alone_s: float) -> float:
         """The share of the time since ``began`` by which other workers' copies delayed this one, which would have taken
-        ``alone_s``. When operands lie on the workers, only links limit: 0."""
+        ``alone_s``. If operands are on the workers, only links limit copies, and the share is 0."""
         took_s = self._now - began
         return max(0.0, 1 - alone_s / took_s) if took_s > 0 and not self._at_workers else 0.0
 
@@ -568,7 +569,7 @@ class _Run:
             self._writing.start(self._now, nbytes, rates.out_bytes, worker)
 
     def _bytes_written(self, worker: WorkerStages) -> None:
-        """All bytes of a tile are transferred; it is stored ``latency_s`` later."""
+        """Handle the end of the transfer of a tile's bytes. The tile is stored ``latency_s`` later."""
         self._at(self._now + worker.rates.latency_s, self._stored, worker)
 
     def _stored(self, worker: WorkerStages) -> None:
@@ -586,7 +587,7 @@ class _Run:
 
 
 def _relative(tiles: Sequence[Tile], corner: Tile) -> list[Tile]:
-    """Tiles relative to a corner."""
+    """The positions of tiles relative to a corner."""
     return [Tile(tile.i - corner.i, tile.j - corner.j) for tile in tiles]
 
 

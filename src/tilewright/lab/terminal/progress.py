@@ -145,7 +145,7 @@ class ProductProgress(_Bar):
         self._begun_s += time.perf_counter() - start
 
     def __call__(self, done: int, total: int) -> None:
-        """``done`` of ``total`` operations are done. Those of the first call were done by an earlier run."""
+        """``done`` of ``total`` operations are done. The operations of the first call were done by an earlier run."""
         now = time.perf_counter()
         if self._first < 0:
             self._first, self._begun_s = done, now

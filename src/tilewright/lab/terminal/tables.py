@@ -117,7 +117,7 @@ def _cell(record: BenchRecord | None, best: dict[str, float], ratio_width: int) 
 
 
 def _ratio(record: BenchRecord) -> str:
-    """R; "?" where its samples are too scattered to say whether the kernel is faster, slower or the same."""
+    """R as text, or "?" if its samples are too scattered to say whether the kernel is faster, slower or the same."""
     if record.ratio is None:
         return "–"
     return "?" if is_unclear(record) else f"{record.ratio:.2f}"

@@ -151,7 +151,7 @@ class DeviceOracle:
         return sample.rms_error(form.values(np.array(rows)[:, sample.columns]))
 
     def _reason(self, c: Memory, at: int) -> str:
-        """What is wrong with element number ``at``, as ``verify.Oracle`` says it."""
+        """The reason why element number ``at`` is wrong, in the words of ``verify.Oracle``."""
         form, itemsize = self._checks.form, self._checks.form.itemsize
         stored = self._gpu.get(c.part(at * itemsize, itemsize), form.storage, 1)
         value = float(form.values(stored)[0])

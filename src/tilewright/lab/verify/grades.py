@@ -103,7 +103,8 @@ def _operands(n: int, dtype: str, seed: int) -> Iterator[tuple[str, np.ndarray, 
 
 
 def _zeros(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """n×n operands of which n/2 elements of the product are sums of zeros: where A's row is not zero, B's column is."""
+    """n×n operands of which n/2 elements of the product are sums of zeros: where an element of A's row is not zero, the
+    element of B's column is zero."""
     a, b = rng.standard_normal((n, n)), rng.standard_normal((n, n))
     rows, columns = (rng.permutation(n)[: max(1, n // 2)] for _ in range(2))
     for row, column in zip(rows, columns, strict=True):
@@ -178,8 +179,8 @@ class Exact:
 
 
 def _compared(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows and columns of C that are compared: all of a small product; of a larger one CROSSED, spread evenly, and the
-    two at the middle, where quarters meet."""
+    """The rows and columns of C that are compared: all of a small product. Of a larger product, CROSSED rows and
+    columns are compared, which are spread evenly, and the two at the middle, where quarters meet."""
     if m * n * k <= WHOLE:
         return np.arange(m), np.arange(n)
     spread = (np.linspace(0, x - 1, min(x, CROSSED)).astype(np.intp) for x in (m, n))
@@ -188,7 +189,7 @@ def _compared(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _norms(x: np.ndarray) -> np.ndarray:
-    """The norm of each row, of its finite elements; scaled, so that squares neither overflow nor underflow."""
+    """The norm of the finite elements of each row. They are scaled, so that squares neither overflow nor underflow."""
     x = np.where(np.isfinite(x), x, 0)
     largest = abs(x).max(1, initial=0, keepdims=True)
     scaled = np.divide(x, largest, out=np.zeros_like(x), where=largest > 0).astype(np.float64)
@@ -203,7 +204,7 @@ def _largest(error: np.ndarray, norm: np.ndarray, finite: np.ndarray) -> Any:
 
 
 def _slope(largest: dict[int, float]) -> float:
-    """The slope of log(error) over log(n), by least squares; NaN of fewer than two sizes."""
+    """The slope of log(error) over log(n), by least squares; NaN for fewer than two sizes."""
     known = [(np.log(n), np.log(error)) for n, error in largest.items() if error > 0 and np.isfinite(error)]
     if len({n for n, _ in known}) < 2:
         return float("nan")
