@@ -218,8 +218,8 @@ def copies_seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> float:
 
 
 def _seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> tuple[float, float]:
-    """The predicted times of copies in one launch, and in a launch each. A copy that transposes needs so many registers that
-    fewer warps have a place, also those of a copy beside it that does not."""
+    """The predicted times of copies in one launch, and in one launch for each. A copy that transposes needs so many
+    registers that fewer warps fit, which also slows another copy in the same launch."""
     ratio = (1 + memory_ratio) / 2  # much of what is written stays in the cache until the product reads it
     moved = ratio * sum(copy.seconds for copy in copies)
     is_mixed = len({copy.across for copy in copies}) > 1
@@ -282,7 +282,7 @@ def mirror_seconds(c: Matrix, batch: int, memory_ratio: float) -> float:
 
 
 def _moved_bytes(matrix: Matrix) -> int:
-    """Bytes that a copy moves for an element of it: whole sectors."""
+    """The bytes that a copy moves for each of its elements, counted in whole sectors."""
     size, strides = (
         itemsize_of(matrix.dtype),
         [abs(matrix.row)] * (matrix.rows > 1) + [abs(matrix.column)] * (matrix.columns > 1),
@@ -291,14 +291,14 @@ def _moved_bytes(matrix: Matrix) -> int:
 
 
 def _direction(matrix: Matrix) -> bool:
-    """Whether the elements of a column are nearer to each other than those of a row."""
+    """Whether the elements of a column are closer to each other in memory than the elements of a row."""
     if 1 in (matrix.rows, matrix.columns):
         return matrix.columns == 1 and matrix.rows > 1
     return abs(matrix.row) < abs(matrix.column)
 
 
 def _lanes(x: int, y: int, across: bool) -> int:
-    """The logarithm of the lanes of a warp that lie along x, of so many threads along x and y."""
+    """The logarithm of the number of lanes of a warp along x, for these numbers of threads along x and y."""
     most_x, most_y = ((n - 1).bit_length() for n in (x, y))
     if not across:
         return min(most_x, 5)

@@ -101,14 +101,16 @@ class Boxes:
         return matrix._replace(next=step, down=down)
 
     def _stores_down(self, matrix: Matrix) -> bool:
-        """Whether it stores C so, column after column: only of two or four bytes, and in boxes."""
+        """Whether the kernel stores C column after column. It can do so only in boxes, and only if elements have two or
+        four bytes."""
         follows = matrix.row == 1 and matrix.columns > 1 and matrix.column >= matrix.rows
         whole = matrix.aligned and are_whole(itemsize_of(matrix.dtype), matrix.rows, matrix.column)
         return follows and whole and "c_down" in self.kernel.boxes
 
     def _reads(self, operand: int, down: bool, size: int) -> bool:
-        """Tensor cores read elements of two and of eight bytes either way. Others must follow each other along k, but for
-        those of four bytes of A, which come from registers."""
+        """Whether tensor cores can read an operand with this layout. They read elements of two and of eight bytes in
+        both directions. Other elements must be contiguous along k, except elements of four bytes of A, which come from
+        registers."""
         along_k = down == (operand == 1)
         either = size in (2, 8) or (size == 4 and operand == 0)
         return ("ab"[operand] + "_down" * down) in self.kernel.boxes and (either or along_k)
@@ -154,7 +156,8 @@ class Strided:
 
 
 def _padded(elements: int, size: int) -> int:
-    """The elements from one row of a copy to the next: whole lines, or of short rows whole granules."""
+    """The distance in elements from one row of a copy to the next: whole cache lines, or whole granules for short
+    rows."""
     unit = LINE_BYTES if elements * size > LINE_BYTES else GRANULE
     return -(-elements * size // unit) * unit // size
 

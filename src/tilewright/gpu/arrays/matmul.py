@@ -298,7 +298,8 @@ def _not_all_on_gpu(values: dict[str, Any], libraries: list[Library | None]) -> 
 
 
 def _target(out: Any, x: GpuArray) -> GpuArray:
-    """Address, shape and strides of ``out``. Raises OperandError where it cannot be written or is on another device."""
+    """Address, shape and strides of ``out``. Raises OperandError if ``out`` cannot be written or is on another
+    device."""
     library = library_of(out)
     assert library is not None
     if not library.mutable and not isinstance(out, GpuMatrix):
@@ -459,14 +460,15 @@ def pairs_step(b: Matrix, batch: int, source: BufferPlace) -> GpuStep:
 
 
 def _matrices(y: GpuArray) -> tuple[Matrix, int]:
-    """B as it is read, along its columns if their elements follow each other in memory, and how many there are."""
+    """The layout of B as the launch reads it, along the columns if their elements follow each other in memory; and the
+    number of matrices."""
     (k, n), (row, column) = y.shape[-2:], y.strides[-2:]
     batch, following = (y.shape[0], y.strides[0]) if len(y.shape) == 3 and y.strides[0] else (1, 0)
     return Matrix(k, n, row, column, y.dtype, next=following, down=row == 1 != column), batch
 
 
 def _as_reals(y: GpuArray, b: Matrix) -> GpuArray:
-    """B as it is written."""
+    """The complex B as the real matrix that the launch writes."""
     k, n = 2 * b.rows, 2 * b.columns
     strides: tuple[int, ...] = (1, k) if b.down else (n, 1)
     if len(y.shape) == 3:
@@ -475,6 +477,6 @@ def _as_reals(y: GpuArray, b: Matrix) -> GpuArray:
 
 
 def _by_columns(x: GpuArray, real: str) -> GpuArray:
-    """The same memory as reals, re and im in columns that follow each other."""
+    """The same memory as an array of reals, in which real and imaginary parts are in alternate columns."""
     strides = (*(2 * stride for stride in x.strides[:-1]), 1)
     return x._replace(shape=(*x.shape[:-1], 2 * x.shape[-1]), strides=strides, dtype=real)

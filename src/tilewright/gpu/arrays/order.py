@@ -121,10 +121,10 @@ class Operands:
         has_epilogue: bool = False,
         is_gram: bool = False,
     ) -> None:
-        """Of two operands and ``out``, if any; only whether their addresses are whole granules matters. ``disjoint``:
-        ``out`` shares no byte with the operands. ``views``: the result may be a transposed view. ``out_dtype``: of the
-        result, if not that of the operands. ``is_gram``: b is a transposed, in the same memory. Raises ShapeError,
-        DTypeError."""
+        """Describe two operands and ``out``, if any; of their addresses it only matters whether they are whole
+        granules. ``disjoint`` says that ``out`` shares no byte with the operands, and ``views`` that the result may be
+        a transposed view. ``out_dtype`` is the dtype of the result, if not that of the operands. ``is_gram`` says that
+        b is the transpose of a, in the same memory. Raises ShapeError, DTypeError."""
         self.is_gram = is_gram
         self.shapes = shapes = combine_shapes(x.shape, y.shape)
         self.operands = dtype_on_gpu(x.dtype, y.dtype)
@@ -218,7 +218,8 @@ class Operands:
         return Order(self.shapes, batch, *dtypes, how.swapped, p, q, placed, shape, how.transposed, workspace)
 
     def _stored(self, compute: str, layouts: Layouts, at_once: bool) -> tuple[str | None, str | None]:
-        """The dtype that the kernel stores, if it can, and that of sums that it leaves to another one."""
+        """The dtype that the kernel stores, or None if it cannot store the result; and the dtype of sums that the
+        kernel leaves to another kernel, or None."""
         sums = sums_dtype(compute) if self._has_epilogue and not at_once else None
         stored = layouts.stored(compute, sums or self.dtype)
         return stored if stored in ((sums,) if sums else (self.dtype, made_dtype(compute))) else None, sums
@@ -232,7 +233,7 @@ class Operands:
         return self._copied(True, layouts, compute, stored), self._copied(False, layouts, compute, stored)
 
     def _copied(self, swapped: bool, layouts: Layouts, compute: str, stored: str) -> Copied:
-        """A C that may be a view can have any layout."""
+        """The operands that must be copied. A C that may be a view can have any layout."""
         any_c, found = swapped and self._may_be_view, set[str]()
         for i, (label, matrix, _) in enumerate(self._places[swapped]):
             used = stored if label == "C" else dtype_in_memory(compute, matrix.dtype)
@@ -248,17 +249,18 @@ class Operands:
 
 
 def _rows_follow(c: Matrix) -> Matrix:
-    """C as its rows follow each other."""
+    """The layout of a C whose rows follow each other in memory."""
     return c._replace(row=c.columns, column=1)
 
 
 def _matrices(batch: tuple[int, ...], steps: tuple[int, ...]) -> int:
-    """How many matrices a batch has, of which several products may share one."""
+    """The number of matrices in a batch; a matrix that several products share counts once."""
     return math.prod(n for n, step in zip(batch, steps, strict=True) if step)
 
 
 def _steps_of_copies(batch: tuple[int, ...], steps: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """The elements from one copy to the next along each axis, if copies of ``size`` elements follow each other."""
+    """The distances in elements from one copy to the next along each axis, if copies of ``size`` elements follow each
+    other in memory."""
     found = []
     for i, (n, step) in enumerate(zip(batch, steps, strict=True)):
         following = _matrices(batch[i + 1 :], steps[i + 1 :])
@@ -269,7 +271,8 @@ def _steps_of_copies(batch: tuple[int, ...], steps: tuple[int, ...], size: int) 
 def _matrix(
     x: GpuArray, sizes: tuple[int, int], batch: tuple[int, ...], *, rows: bool = True, columns: bool = True
 ) -> tuple[Matrix, tuple[int, ...]]:
-    """The layout of each matrix in an array, and the elements from one to the next along each axis of the batch.
+    """The layout of each matrix in an array, and the distance in elements from one matrix to the next along each axis
+    of the batch.
 
     Without ``rows`` or ``columns`` the array has no such axis, and the matrices have one row or column.
     """
@@ -285,8 +288,8 @@ def _matrix(
 
 
 def _as_one(x: GpuArray, out: GpuArray | None, shapes: ProductShapes) -> tuple[int, int] | None:
-    """The strides of a batch as one tall matrix, its matrices below each other, where all are multiplied by one b; None
-    where the layout does not allow it."""
+    """The strides of a batch as one tall matrix in which its matrices are stacked, if all are multiplied by the same b;
+    None if the layout does not allow this."""
     if len(x.shape) != len(shapes.batch) + 2 or x.shape[:-2] != shapes.batch:
         return None
     if out is not None and (len(out.shape) != len(x.shape) or not _is_contiguous(out)):

@@ -115,9 +115,9 @@ class ExchangedProducts:
 
 
 def _is_key_of(key: bytes, views: tuple[GpuArray, GpuArray]) -> bool:
-    """Whether a key has the device, shape and strides of both arrays. Its words (``key_of`` in ``gpu.c``): places within
-    granules, and whether both are at one address; then of each array the device, dtype and number of axes, and the size and
-    stride of each axis."""
+    """Whether a key has the device, shape and strides of both arrays. The words of a key (``key_of`` in ``gpu.c``) are
+    the offsets within granules, and whether both arrays have the same address; then, for each array, the device, dtype
+    and number of axes, and the size and stride of each axis."""
     words = iter(struct.unpack(f"<{len(key) // 8}q", key)[1:])
     for view in views:
         device, axes = next(words), next(words) & 0xFFFF_FFFF
@@ -262,7 +262,7 @@ class RepeatedProducts:
         return c if known.transposed is None else known.transposed(c)
 
     def _product_in_place(self, a: Any, b: Any, out: Any, asked: Any) -> Any:
-        """The same for a product with ``out``, which must share no byte with the operands."""
+        """The product that is written to ``out``, which must share no byte with the operands."""
         if type(b) not in self._types or type(out) not in self._types:
             return None
         try:
@@ -315,8 +315,8 @@ class RepeatedProducts:
         return c if out is not None or known.transposed is None else known.transposed(c)
 
     def _key_of_others(self, out: Any, epilogue: Epilogue) -> tuple[ArrayKey, list[int]] | None:
-        """What launches with an epilogue depend on beside a and b, and the addresses of ``out``, bias and scales, 0 for
-        absent ones; None for arrays that only the long way can judge."""
+        """The key of all other arguments on which launches with an epilogue depend, and the addresses of ``out``, bias
+        and scales, with 0 for absent arrays. Returns None for arrays that only the general path can handle."""
         keys: list[Any] = [epilogue.alpha, epilogue.beta, epilogue.activation]
         addresses = []
         for x in (out, epilogue.bias, epilogue.scale_a, epilogue.scale_b):
@@ -385,7 +385,8 @@ class RepeatedProducts:
         gpu: Device,
         given: Sequence[int],
     ) -> int:
-        """Makes the launches of the first repetition and records them: a product that is computed once does not need it."""
+        """Makes and records the launches of the first repetition. The first product itself is not recorded, because a
+        product that is computed only once does not need a recording."""
         *addresses, stream = given
 
         def submit(*given: int) -> None:
@@ -400,7 +401,7 @@ class RepeatedProducts:
         return by_python(*addresses, stream)
 
     def _teach(self, a: Any, b: Any, known: _Repeatable) -> None:
-        """Let machine code do the rest of the short way too, where the library has an interface for it."""
+        """Let machine code do the rest of the fast path too, if the library has an exchange interface."""
         replay, types = known.replay, () if self._exchange is None else self._exchange.types
         if self._exchange is None or replay is None or known.transposed is not None or known.is_complex:
             return
@@ -433,10 +434,10 @@ def recorded_run(
 
 
 def _gains_early(plan: GpuPlan, gpu: Device) -> bool:
-    """Whether a product is faster if it may begin before what precedes it on the stream has ended. Its blocks then fill the
-    multiprocessors that are free. That is good if all of them fit at once, or if they are enough for all multiprocessors;
-    else some multiprocessors get several blocks, and others none. Clusters would find no free multiprocessors that are
-    neighbours."""
+    """Whether a product is faster if it may begin before earlier work on the stream has ended. If it may, its blocks
+    fill the free multiprocessors. The product gains if all its blocks fit at once, or if there are enough blocks for
+    all multiprocessors. Otherwise some multiprocessors get several blocks, and others none. Clusters of blocks would
+    find no neighbouring multiprocessors that are free."""
     from ..planning.ways import MOST_SHARED  # which a process without a GPU does not load
 
     blocks = plan.launch.blocks * plan.parts * math.prod(plan.order.batch)
@@ -450,7 +451,7 @@ def _gains_early(plan: GpuPlan, gpu: Device) -> bool:
 
 
 def _overlap(extents: tuple[tuple[int, int], ...], addresses: tuple[int, int, int]) -> bool:
-    """Whether ``out`` shares a byte with an operand, of extents and addresses of a, b and ``out``."""
+    """Whether ``out`` shares a byte with an operand, for the given extents and addresses of a, b and ``out``."""
     (low_a, high_a), (low_b, high_b), (low, high) = extents
     at_a, at_b, at = addresses
     low, high = at + low, at + high
@@ -532,7 +533,8 @@ class RepeatedGroups:
     def _record(
         self, key: tuple[ArrayKey, ArrayKey], known: _KnownGroups, given: tuple[int, ...]
     ) -> Callable[..., int]:
-        """What makes the launch from now on: machine code, or where it cannot be recorded what made it before."""
+        """Make the launch that later calls use: machine code, or the earlier function if the launch cannot be recorded.
+        Returns the function for this call."""
         *addresses, stream = given
         by_python, replay = recorded_run(known.gpu, known.submit, addresses, stream)
         run, error = (by_python, None) if replay is None else (replay.run, replay.error)
@@ -567,7 +569,7 @@ class _KnownLists(NamedTuple):
 
 
 def _are_equal_distances(addresses: Any) -> bool:
-    """Whether those of the second half lie at equal distances."""
+    """Whether the addresses in the second half are at equal distances."""
     between = np.diff(addresses[len(addresses) // 2 :])
     return bool((between == between[:1]).all())
 

@@ -80,7 +80,8 @@ def split_seconds(order: Order, compute: str, card: Card, *, gram: bool, triangl
 
 
 def _units_seconds(product: ResidueProduct, card: Card) -> float:
-    """By how much the float64 operations of these launches take longer than on an H200, where memory takes the time."""
+    """The additional seconds that the float64 operations of these launches take, compared with an H200, where memory
+    limits the launches."""
     a, b, each = product.a, product.b, product.a.each
     lines = sum(x.lines for x in product.operands)
     operations = each * (_TO_ROUND * lines * a.k + (4 * a.moduli + _TO_SCALE) * a.lines * b.lines)

@@ -68,12 +68,12 @@ def _multiply(a: Tensor, b: Tensor, offsets: Tensor | None = None) -> Tensor:
 
 
 def _as_node(a: Tensor, b: Tensor, offsets: Tensor | None = None) -> Tensor:
-    """The products in a graph: row-major, as ``_described`` promises."""
+    """The products as a node of a graph computes them: the result is row-major, as ``_described`` promises."""
     return _multiply(a, b, offsets).contiguous()
 
 
 def _described(a: Tensor, b: Tensor, offsets: Tensor | None = None) -> Tensor:
-    """A tensor like the result, without numbers."""
+    """A tensor with the shape, dtype and strides of the result, without values."""
     shapes = combine_grouped_shapes(tuple(a.shape), tuple(b.shape), None if offsets is None else tuple(offsets.shape))
     return a.new_empty(shapes.result, dtype=torch.promote_types(a.dtype, b.dtype))
 
@@ -109,7 +109,7 @@ class RecordedGroups(torch.autograd.Function):
 
 
 def _flops(a: Any, b: Any, offsets: Any = None, **_: Any) -> int:
-    """Operations for ``torch.utils.flop_counter``, as if all of what groups divide belonged to one."""
+    """The number of operations for ``torch.utils.flop_counter``, as if all rows, or all of k, belonged to one group."""
     shapes = combine_grouped_shapes(tuple(a), tuple(b), None if offsets is None else tuple(offsets))
     return 2 * shapes.m * shapes.n * shapes.k * (1 if shapes.grouped_axis else shapes.groups)
 

@@ -101,7 +101,8 @@ def compiled_matmul(a: Any, b: Any, precision: str | float, *given: str) -> Any:
 
 
 def _is_traced(x: Tensor) -> bool:
-    """Whether PyTorch passes operations on ``x`` on, because it is of a subclass or because of a dispatch mode."""
+    """Whether PyTorch dispatches operations on ``x`` to other code, because ``x`` belongs to a subclass or a dispatch
+    mode is active."""
     plain = type(x) is Tensor or type(x) is torch.nn.Parameter
     return not plain or torch._C._len_torch_dispatch_stack() > 0
 
@@ -168,12 +169,12 @@ def as_numpy(x: Tensor, name: str, precision: str | float = "standard") -> np.nd
 
 
 def _as_node(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:
-    """A product in a graph: it is row-major, as ``_described`` promises."""
+    """The product as a node of a graph computes it: the result is row-major, as ``_described`` promises."""
     return _multiply(a, b, precision, bias).contiguous()
 
 
 def _described(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:  # noqa: ARG001
-    """A tensor like the product, without numbers."""
+    """A tensor with the shape, dtype and strides of the product, without values."""
     if not (a.dim() and b.dim()):
         raise ShapeError("a and b need at least one axis each: for scalars use *")
     k = b.shape[-2] if b.dim() > 1 else b.shape[0]
@@ -200,7 +201,8 @@ class _GradientShape(NamedTuple):
 
 
 def _fitted(gradient: Tensor, like: _GradientShape, added: int) -> Tensor:
-    """A gradient in the shape and dtype of its operand; ``added``: the axis that a vector got."""
+    """A gradient in the shape and dtype of its operand. ``added`` is the axis that was added to an operand that is a
+    vector."""
     if len(like.shape) == 1:
         gradient = gradient.squeeze(added)
     return gradient.sum_to_size(like.shape).to(like.dtype)
@@ -287,7 +289,7 @@ _recorded = super(torch.autograd.Function, RecordedProduct).apply
 
 
 def _flops(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """Operations for ``torch.utils.flop_counter``: a multiplication and an addition count as two."""
+    """The number of operations for ``torch.utils.flop_counter``: a multiplication and an addition count as two."""
     shapes = combine_shapes(tuple(a), tuple(b))
     return 2 * math.prod(shapes.batch) * shapes.m * shapes.n * shapes.k
 

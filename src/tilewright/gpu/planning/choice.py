@@ -139,7 +139,7 @@ def _able_on_gpu(dtype: str, capability: str) -> list[CudaKernel]:
 
 
 def _rungs_with_pointers() -> list[CudaKernel]:
-    """The rungs that take pointers, as all shapes need, the highest first."""
+    """The rungs that take pointers and therefore suit all shapes, the highest first."""
     rungs = (kernel for kernel in cuda_catalog().values() if not kernel.boxes)
     return sorted(rungs, key=lambda kernel: -kernel.order)
 

@@ -105,7 +105,8 @@ class Staged:
         self._code, self._columns = self._coded()
 
     def _coded(self) -> tuple[bytes, int]:
-        """The second stage as ``Program`` of ``native/columns.c``, and how many columns it has, with its own."""
+        """The second stage as ``Program`` of ``native/columns.c``, and the number of its columns, those that it
+        computes included."""
         places: dict[int, int] = {}
         ends = [0, 0]
         for groups in (self._carried, self._given, [[i for i in self._steps if not self._values[i].is_column], []]):
@@ -181,7 +182,7 @@ class Staged:
 
 
 def _computed(value: _Node, found: Mapping[int, Any], given: Mapping[str, Any]) -> Any:
-    """A value, of those before it and of the names that are given."""
+    """Compute a value from earlier values and from the given names."""
     if value.name:
         column = np.asarray(given[value.name], float)
         return column if column.ndim else column[()]

@@ -159,7 +159,7 @@ def _checked_sets(kernel: CudaKernel) -> tuple[dict[str, int], ...]:
 
 @functools.cache
 def _times(kernel: CudaKernel, *, cut: bool = False) -> Staged:
-    """Its table ``time``."""
+    """The table ``time`` of the kernel's header, as a program of two stages."""
     return staged(
         kernel.time, (*_fixed(kernel), *kernel.costs), _VARIED, {*kernel.params, "blocks", *(_CUT if cut else ())}
     )

@@ -203,7 +203,7 @@ def fastest_way(kernel: CudaKernel, product: EngineShape, card: Card, copied: fl
 def _search(
     sets: Sets, invariant: bool, ordered: bool, memory_ratio: float
 ) -> Callable[..., tuple[float, int, int] | None] | None:
-    """``fastest_way`` for these sets, by the C front: takes the values of ``_GIVEN`` but the last one."""
+    """``fastest_way`` for these sets by the C front, as a function of the values of ``_GIVEN`` except the last one."""
     native, kernel = front(), sets.kernel
     if native is None:
         return None
@@ -266,7 +266,7 @@ def why_first(found: list[tuple[Way, float, tuple[str, ...]]]) -> str:
 
 
 def _name(way: Way, words: tuple[str, ...], first: Way, words_of_first: tuple[str, ...]) -> str:
-    """What is different in another way."""
+    """A text that says how a way differs from the first way."""
     changed = [way.kernel.name] if way.kernel is not first.kernel else []
     changed += [f"{name}={value}" for name, value in way.params.items() if first.params.get(name) != value]
     if way.parts != first.parts:
@@ -276,8 +276,8 @@ def _name(way: Way, words: tuple[str, ...], first: Way, words_of_first: tuple[st
 
 
 def _parts(sets: Sets, index: Index, blocks: Column, k: int, sms: int) -> tuple[Index, Column] | None:
-    """Which of these sets are tried with which numbers of parts of k: each with 1, and with some that occupy all
-    multiprocessors; None if all only with 1."""
+    """The sets that are tried, and the number of parts of k for each. Each set is tried with one part, and with some
+    numbers of parts that occupy all multiprocessors. Returns None if all sets are tried only with one part."""
     steps = np.ceil(k / sets.step[index])
     most = np.minimum(np.floor(steps / _LEAST_STEPS), _MOST_PARTS)
     if most.max() < 2:

@@ -120,7 +120,8 @@ def archive_key() -> str:
 
 
 def _found(path: Path, arch: str, macros: Mapping[str, object], source: str | None) -> Compiled | None:
-    """The kernel from the archive. ``source``: the text of the file, if that may be another one than an archive has."""
+    """The kernel from the archive. ``source`` is the text of the file, if it may differ from the text from which the
+    archive was made."""
     request = Request(path, arch, tuple(sorted((name, str(value)) for name, value in macros.items())))
     if _asked is not None:
         _asked[request] = None
@@ -145,7 +146,7 @@ def _text(path: Path) -> str:
 
 @functools.cache  # reads it once
 def _archive(arch: str) -> _Archive | None:
-    """The archive of an architecture, if there is one of these sources that can be read."""
+    """The archive of an architecture, if there is a readable archive that was made from these sources."""
     for path in (folder / archive_name(arch) for folder in _folders()):
         if path.is_file():
             with contextlib.suppress(ImportError, OSError, *_damages()):
@@ -192,7 +193,7 @@ def dictionary(binaries: bytes) -> zstandard.ZstdCompressionDict:
 
 
 def _damages() -> tuple[type[Exception], ...]:
-    """What reading a damaged archive raises; of a Python without SQLite or Zstandard nothing is read."""
+    """The exceptions that reading a damaged archive raises. A Python without SQLite or Zstandard reads no archive."""
     try:
         import sqlite3
 

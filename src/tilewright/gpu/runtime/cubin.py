@@ -114,7 +114,8 @@ def _by_function(info: bytes, symbols: list[str]) -> dict[tuple[int, str], int]:
 
 
 def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
-    """The attributes of an ``.nv.info`` section: the kind of each, and its payload (or its two bytes of value)."""
+    """The attributes of an ``.nv.info`` section: the kind of each attribute, and its payload (or its value of two
+    bytes)."""
     at = 0
     while at + 4 <= len(info):
         form, attribute, size = struct.unpack_from("<BBH", info, at)

@@ -239,8 +239,8 @@ class Device:
 
     @cached_property
     def _pool(self) -> Any:
-        """Where memory comes from that is allocated in the order of a stream; None on a GPU without pools of memory.
-        What is freed stays there for the next request, unless another library has set how much does."""
+        """The pool from which memory is allocated in the order of a stream; None on a GPU without memory pools. Freed
+        memory stays in the pool for the next request, unless another library has set the pool's release threshold."""
         if not self._facts.has_pools:
             return None
         what, d = "the memory pool", driver()

@@ -167,8 +167,8 @@ def strided_step(
 
 
 def _stored_bytes(c: Matrix) -> int:
-    """The most bytes that are stored at once. 16 bytes of float64 are half a sector: where rows begin at the other half,
-    sectors would be stored in parts."""
+    """The most bytes that are stored at once. 16 bytes of float64 are half a sector: if rows begin in the middle of a
+    sector, sectors would be stored in parts."""
     in_two = c.dtype == "float64" and c.rows > 1 and (c.row | c.next) % 4
     return min(c.vector_bytes, 8) if in_two else c.vector_bytes
 
@@ -312,7 +312,7 @@ def _ragged_launch(
     operands: list[BoxedOperand],
     **macros: object,
 ) -> tuple[BoxedLauncher, bytes]:
-    """The launch, and what its structure begins with."""
+    """The launch of a ragged product, and the beginning of its structure of arguments."""
     band = values["BM"] * values.get("CLUSTER", 1)
     tops, bands = [0], [0]
     for count in rows:
@@ -386,7 +386,7 @@ def prepare_grouped_boxes(
 
 
 def _steps_of_scales(p: EngineProduct) -> bytes:
-    """What ``Call`` has of epilogue and blocks."""
+    """The fields of ``Call`` for the epilogue and for scales of blocks."""
     e = p.epilogue or FinishForm(1.0, 0.0, None, None, None, None, 0)
     scales = p.blocks or ScaleBlocks(e.scale_a or 0, e.scale_b or 0, 0, 0)
     return _FINISH.pack((e.bias or ("", 0))[1], *scales[:4], e.alpha, e.beta)
@@ -536,7 +536,7 @@ def prepare_grouped_product(
 
 
 def _listed_dtype(table: int) -> np.dtype[Any]:
-    """``Given`` of ``gpu/kernels/lists.cuh``."""
+    """The NumPy dtype of the structure ``Given`` in ``gpu/kernels/lists.cuh``."""
     longs = [(name, "<i8", table) for name in ("at_a", "at_b", "at_c", "step_a", "step_b")]
     sizes = [(name, "<i4", table) for name in ("m", "n", "k")]
     return np.dtype([*longs, *sizes, ("first", "<i4", table + 1), ("count", "<i4")])

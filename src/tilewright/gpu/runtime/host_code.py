@@ -90,7 +90,7 @@ class DeclaredText:
         return "".join([*parts, re.sub(r"[^\n]", " ", self.text[at:end])])
 
     def _cut(self, at: int, end: int, *, inside: bool) -> Iterator[Declaration]:
-        """The declarations between two offsets; ``inside`` the braces of a class."""
+        """The declarations between two offsets; ``inside`` says that they are in the braces of a class."""
         mask = self.mask
         while found := re.compile(r"[^\s;}]").search(mask, at, end):
             start = found.start()
@@ -133,7 +133,8 @@ class DeclaredText:
         return self.marks.search(self.mask, start, end) is not None
 
     def _macro_call(self, start: int, end: int) -> int:
-        """Where a macro ends that stands alone as a declaration, without a semicolon; 0 if none begins here."""
+        """The offset at which a macro ends that stands alone as a declaration, without a semicolon; 0 if no such macro
+        begins here."""
         found = re.compile(r"[A-Z][A-Z0-9_]*\s*\(").match(self.mask, start, end)
         if not found:
             return 0
@@ -143,8 +144,8 @@ class DeclaredText:
 
 
 def _masked(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """The text with spaces for all that is no code, and where the directives are. Of branches of ``#if`` that do not
-    balance their braces only the first is code."""
+    """The text with spaces in place of everything that is not code, and the positions of the directives. If the
+    branches of an ``#if`` do not balance their braces, only the first branch counts as code."""
     directives: list[tuple[int, int]] = []
 
     def blank(match: re.Match[str]) -> str:
@@ -182,7 +183,7 @@ def _stop(mask: str, at: int, end: int) -> int:
 
 
 def _close(mask: str, at: int, end: int) -> int:
-    """Where the bracket at an offset is closed."""
+    """The offset at which the bracket at an offset is closed."""
     pair = {"(": "()", "[": "[]", "{": "{}"}[mask[at]]
     depth = 0
     for found in re.compile(f"[{re.escape(pair)}]").finditer(mask, at, end):
@@ -193,7 +194,7 @@ def _close(mask: str, at: int, end: int) -> int:
 
 
 def _statement_end(mask: str, brace: int, end: int) -> int:
-    """Where a declaration with braces ends, after its semicolon."""
+    """The offset at which a declaration with braces ends, after its semicolon."""
     stop = brace
     while stop < end and mask[stop] == "{":
         stop = _stop(mask, _close(mask, stop, end) + 1, end)
@@ -201,7 +202,7 @@ def _statement_end(mask: str, brace: int, end: int) -> int:
 
 
 def _function_end(mask: str, brace: int, end: int) -> int:
-    """Where a function ends: after its body, before which members may be initialised in braces."""
+    """The offset at which a function ends, after its body. Members may be initialised in braces before the body."""
     at = _close(mask, brace, end) + 1
     while found := re.compile(r"\s*(\{|,[^;{}]*\{)").match(mask, at, end):
         at = _close(mask, found.end() - 1, end) + 1
@@ -209,7 +210,7 @@ def _function_end(mask: str, brace: int, end: int) -> int:
 
 
 def _without_template(head: str) -> str:
-    """A head without what precedes a template: ``template <…>``."""
+    """The head of a declaration without a leading ``template <…>``."""
     while found := re.match(r"\s*template\s*<", head):
         depth, at = 1, found.end()
         while depth and at < len(head):
@@ -220,7 +221,7 @@ def _without_template(head: str) -> str:
 
 
 def _reduced(head: str) -> str:
-    """A head without templates, attributes, and what is in brackets."""
+    """The head of a declaration without templates, attributes and the contents of brackets."""
     head = _ATTRIBUTE.sub(" ", _without_template(head))
     before = ""
     while before != head:
@@ -277,7 +278,7 @@ class DeviceCode:
         libraries: Sequence[Path],
         comes_with_compiler: Callable[[str], bool],
     ) -> None:
-        """``libraries`` are those of ``folders`` whose files stay as they are."""
+        """``libraries`` are those of ``folders`` whose files are not changed."""
         self.name, self.folders, self.libraries = name, folders, libraries
         #: Headers that were not found, and whether their names are in quotation marks.
         self.missing: dict[str, bool] = {}
@@ -318,7 +319,7 @@ class DeviceCode:
         return found
 
     def _included(self, file: _File) -> dict[str, Path]:
-        """The caller's files that a file includes, by the names that it has for them."""
+        """The caller's files that a file includes, by the names that the file uses for them."""
         found = {}
         for _, quoted, angled in _INCLUDE.findall(file.text):
             path = next((p for folder in file.folders if (p := folder / (quoted or angled)).is_file()), None)

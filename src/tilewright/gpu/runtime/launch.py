@@ -349,7 +349,7 @@ class Kernels:
     def _function_for(
         self, compiled: Compiled, entry: str, blocks: Sequence[int], threads: Sequence[int], shared_bytes: int
     ) -> tuple[str, Any]:
-        """The kernel, loaded for launches of this size, which are checked; and how errors name them."""
+        """The kernel, loaded and checked for launches of this size, and the name that errors use for them."""
         shape = f"{tuple(blocks)} blocks of {tuple(threads)} threads, {shared_bytes} bytes of dynamic shared memory"
         what = f"{compiled.name}: {entry}, {shape}"
         return what, self._loaded_for(what, compiled, entry, blocks, threads, shared_bytes)
@@ -363,7 +363,8 @@ class Kernels:
         block: Sequence[int],
         shared_bytes: int,
     ) -> Any:
-        """The function of a loaded kernel, allowed to have as much shared memory, if a launch of this size is possible."""
+        """The function of a loaded kernel. If a launch of this size is possible, the function is allowed to use as much
+        shared memory as the launch needs."""
         kernel = self._load(compiled, entry)
         self._refuse_oversized(what, kernel.attributes, grid, block, shared_bytes)
         if shared_bytes > kernel.dynamic_bytes:
@@ -389,7 +390,7 @@ class Kernels:
     def _refuse_oversized(
         self, what: str, has: Attributes, grid: Sequence[int], block: Sequence[int], shared_bytes: int
     ) -> None:
-        """Refuse what the driver would refuse without a reason."""
+        """Refuse a launch that the driver would refuse without a reason."""
         for name, sizes in (("grid", grid), ("block", block)):
             limits = getattr(self._facts, name)
             if any(size > most for size, most in zip(sizes, limits, strict=True)):
@@ -420,7 +421,7 @@ def _named(attribute: str) -> Any:
 
 
 def _argument_sizes(handle: Any) -> list[int]:
-    """Bytes of each parameter of a kernel; the driver has an error for the one after the last."""
+    """The bytes of each parameter of a kernel. The driver returns an error for the number after the last parameter."""
     sizes: list[int] = []
     while (found := driver().cuKernelGetParamInfo(handle, len(sizes)))[0] == 0:
         sizes.append(int(found[2]))

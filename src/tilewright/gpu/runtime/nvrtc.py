@@ -175,7 +175,8 @@ def _package_of(header: str) -> str:
 
 
 def _may_come_with_compiler(header: str) -> bool:
-    """Whether a header may be one of CUDA's own, which NVRTC brings: not of the host, and not Thrust, which is for it."""
+    """Whether a header may be one of CUDA's own headers, which come with NVRTC. Headers of the host are not, and
+    neither is Thrust, which is for the host."""
     return (
         re.match(r"cu[dA-Z]|cuda|crt/|nv/|cub/|mma\.h|cooperative_groups|vector_types|math_constants", header)
         is not None
@@ -404,8 +405,9 @@ class _Job:
 
 
 def _compile_any(source: str, job: _Job, includes: Includes) -> _Result:
-    """Compile a source as it is; if NVRTC refuses it and it has host code, by nvcc where that is installed, else without
-    the host code. Raises CompileError with the messages of the last attempt, and with all headers that are missing."""
+    """Compile a source as it is; if NVRTC refuses it and it has host code, compile it by nvcc if that is installed,
+    else without the host code. Raises CompileError with the messages of the last attempt, and with all headers that are
+    missing."""
     headers = headers_needed(includes, compiler())
     try:
         return _compile(source, job, headers)
@@ -431,7 +433,7 @@ def _compile_any(source: str, job: _Job, includes: Includes) -> _Result:
 
 
 def _not_found(code: DeviceCode) -> list[str]:
-    """What to do about each header that is missing, in a line for those with the same remedy."""
+    """Hints on what to do about missing headers, with one line for all headers that have the same remedy."""
     hints: dict[str, list[str]] = {}
     for header, quoted in code.missing.items():
         if hint := hint_for(header, quoted=quoted):
@@ -449,7 +451,8 @@ def _not_marked(code: DeviceCode, log: str) -> list[str]:
 
 
 def _by_nvcc(source: str, job: _Job) -> _Result | None:
-    """The result of nvcc; None where it is not installed, refuses the source, or has not all kernels that were asked for."""
+    """The result of nvcc; None if nvcc is not installed or refuses the source, or if the result lacks a requested
+    kernel."""
     folders = [folder for folder in job.folders if folder != HOST_HEADERS]
     made = compile_by_nvcc(source, job.name, job.arch, job.macros, folders)
     if made is None:
@@ -463,8 +466,8 @@ def _by_nvcc(source: str, job: _Job) -> _Result | None:
 
 def _compile(source: str, job: _Job, headers: Sequence[Path] | None) -> _Result:
     """PTX, cubin, log and lowered names of one run of the compiler. ``headers``: folders of CUDA's own headers
-    (``cuda_fp16.h``, …); None for those that NVRTC brings. Raises CompileError with its log, and UsageError for a name that
-    is not one of a kernel."""
+    (``cuda_fp16.h``, …); None for those that come with NVRTC. Raises CompileError with its log, and UsageError for a
+    name that is not one of a kernel."""
     core, nvrtc = _cuda()
     options = core.ProgramOptions(
         name=job.name,
@@ -506,7 +509,7 @@ _GENERATIONS = {"tcgen05": ("sm_100a", "B200"), "wgmma": ("sm_90a", "H200")}
 
 
 def _other_architecture(log: str) -> list[str]:
-    """A hint where an instruction is that of another generation than the one that is compiled for.
+    """A hint, if the log complains about an instruction of another generation than the one that is compiled for.
 
     >>> _other_architecture("Instruction 'tcgen05.alloc' not supported on .target 'sm_90a'")
     ['hint: tcgen05 needs sm_100a: choose a card that has it (--gpu B200), or give arch="sm_100a"']
@@ -519,7 +522,8 @@ def _other_architecture(log: str) -> list[str]:
 
 
 def _refusal(log: str, file: str) -> CompileError | UsageError:
-    """The compiler's log; for a kernel's name that C++ does not know here, one line."""
+    """The error for a log of the compiler. If the log says that a kernel's name is unknown, the message is one line
+    about this name."""
     unknown = re.search(r"\A__nv_name_map\(\d+\): error: (.*)\n.*mangled_name (.*)", log)
     if unknown is None:
         return CompileError("\n".join([log, *_other_architecture(log)]))

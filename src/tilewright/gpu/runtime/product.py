@@ -128,4 +128,4 @@ def stream_handle(stream: Any) -> int:
 
 
 def _nothing(a: int, b: int, c: int, stream: Any) -> None:
-    """The product if C is empty, or if nothing is to be added to it."""
+    """The function for a product with an empty C, or with nothing to add to C."""

@@ -88,8 +88,8 @@ class LaunchGraph:
 
 
 def _edge(waits: bool) -> Any:
-    """What a launch waits for before it begins: the end of the one before, or only, where its kernel ``waits``, until all
-    blocks of that one have begun and let it."""
+    """The dependency of a launch on the launch before it. A launch begins at the end of the launch before; if its
+    kernel ``waits``, it begins when all blocks of that launch have begun and allow it."""
     edge = driver().CUgraphEdgeData()
     if waits:
         edge.from_port, edge.type = _PORT_PROGRAMMATIC, _PROGRAMMATIC
@@ -116,8 +116,8 @@ def launch_graph(launches: Sequence[Any], stream: int, address_of: Callable[[str
 
 @contextlib.contextmanager
 def _allocating_in_captures() -> Iterator[None]:
-    """Within the block this thread may take memory of the GPU while a stream is captured, by whichever thread: otherwise
-    that would end the capture with an error."""
+    """Within the ``with`` block, this thread may allocate memory of the GPU while any thread captures a stream.
+    Otherwise the allocation would end the capture with an error."""
     what, relaxed = "the mode of captures", driver().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     (before,) = call(what, "cuThreadExchangeStreamCaptureMode", relaxed)
     try:
@@ -248,8 +248,8 @@ class Replay:
 
 
 def _operand(arguments: bytes, at: int, alike: Sequence[int]) -> tuple[int, int]:
-    """The number of the operand whose address stands at this byte, and the bytes from its address to that one; beyond the
-    last operand for a number that is no address, such as null."""
+    """The number of the operand to which the address at this byte belongs, and the distance in bytes from the operand's
+    address to it. For a value that is not an address, such as null, the number is beyond the last operand."""
     (value,) = struct.unpack_from("<q", arguments, at)
     number = (value + _APART // 2) // _APART - 1
     if not 0 <= number < len(alike):

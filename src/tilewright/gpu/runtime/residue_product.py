@@ -250,17 +250,17 @@ def _multiply(
 
 
 def _numbers(operand: ResidueOperand) -> dict[str, int]:
-    """The macros that say what is multiplied; those of float64 do not name it."""
+    """The macros that say which numbers are multiplied; there is no such macro for float64."""
     return {"MODULI": operand.moduli} | ({"COMPLEX": 1} if operand.each > 1 else {})
 
 
 def _of_triangle(product: ResidueProduct) -> tuple[tuple[str, int], ...]:
-    """The macro with which the kernels leave out what is above the diagonal of C."""
+    """The macro with which the kernels skip the elements above the diagonal of C."""
     return (("TRIANGLE", 1),) if product.triangle else ()
 
 
 def _boxed(operand: ResidueOperand, planes: int, box: tuple[int, int]) -> BoxedOperand:
-    """The planes of residues as the copy engine sees them, or the one of the sample."""
+    """The planes of residues, or the plane of the sample, as the copy engine sees them."""
     k, pitch = (operand.k, operand.pitch) if planes > 1 else (operand.sampled, operand.sampled)
     return BoxedOperand("int8", operand.lines, k, planes, pitch, operand.lines * pitch, box)
 
@@ -279,7 +279,7 @@ def _reconstruct(product: ResidueProduct, width: int) -> KernelLaunch:
 
 
 def _flagged(kernel: CudaKernel, product: ResidueProduct) -> KernelLaunch:
-    """The launch that multiplies where a part of C is flagged."""
+    """The launch that computes the flagged parts of C."""
     a, b, dtype = product.a, product.b, product.c.dtype
     laid = of_a, of_b, of_c = as_they_lie(a, b, product.c)
     p = (_FLAGGED_PARAMS if kernel.boxes else _FLAGGED_SMALLER)[dtype]

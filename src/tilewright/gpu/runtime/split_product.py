@@ -330,7 +330,7 @@ def parts_steps(
 
 
 def _held(operand: SplitOperand) -> int:
-    """Numbers of four that a thread holds."""
+    """The number of groups of four numbers that a thread holds."""
     most = _MOST_HELD if operand.k < _LONG else _HELD_OF_LONG
     return min(most, -(-operand.k // (operand.blocks * 128)) * 128 * LINES // (4 * _THREADS))
 
@@ -367,7 +367,7 @@ def _multiply(
 
 
 def _flagged(product: SplitProduct, limit: int) -> KernelLaunch:
-    """The launch that multiplies where the excess is larger than ``limit``."""
+    """The launch that computes the parts of C for which the excess is larger than ``limit``."""
     a, b, p = product.a, product.b, _FLAGGED_PARAMS
     rows, columns, steps = p["BM"], p["BN"], p["BK"]
     by_multiply_adds = p["STAGES"] * steps * (rows + 4 + columns + 4)
