@@ -198,7 +198,7 @@ class Launches(NamedTuple):
     with that handle.
 
     The arguments are the addresses of the operands, of the workspace and of the epilogue's arrays. The GPU must be the
-    current one."""
+    calling thread's current one."""
 
     plan: GpuPlan
     submit: SubmitSteps

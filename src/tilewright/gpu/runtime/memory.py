@@ -183,7 +183,7 @@ class Stream:
         return cls(int(stream), context, unused)
 
     def mark(self) -> Event:
-        """An event at the present end of the stream. The stream's GPU must be the current one."""
+        """An event at the present end of the stream. The stream's GPU must be the calling thread's current one."""
         try:
             event = self._unused.pop()
         except IndexError:

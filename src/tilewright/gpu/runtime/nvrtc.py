@@ -103,8 +103,8 @@ def headers_needed(includes: Includes, compiler: str) -> list[Path] | None:
     """The folders of CUDA's headers that a source needs: no folders, those of a toolkit, or None for the headers within
     NVRTC.
 
-    Raises UnavailableError if the source includes such a header, NVRTC is too old to contain it, and no toolkit is
-    installed.
+    Raises UnavailableError if the source includes a CUDA header that this NVRTC is too old to contain, and no toolkit
+    is installed.
     """
     if not includes.missing:
         return []

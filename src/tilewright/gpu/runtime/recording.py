@@ -100,7 +100,7 @@ def launch_graph(launches: Sequence[Any], stream: int, address_of: Callable[[str
     """The graph for a stream. Returns None while the stream is captured, or if there would be too many graphs or
     launches.
 
-    ``address_of(name)`` is the address of a function of the driver. The GPU must be the current one.
+    ``address_of(name)`` is the address of a function of the driver. The GPU must be the calling thread's current one.
     """
     if not 1 <= len(launches) <= _MOST_IN_GRAPH or len(_graphs) >= _MOST_GRAPHS:
         return None

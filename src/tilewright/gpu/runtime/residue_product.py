@@ -4,8 +4,8 @@ a kernel multiplies.
 ``gpu/kernels/pack/write_residues.cu`` computes the residues. ``residues_hopper.cu``, or on other GPUs
 ``residues_mma.cu``, multiplies the residues for each modulus. ``gpu/kernels/pack/reconstruct.cu`` computes C from the
 residues of C. Parts of C for which residues would not keep the error bound are computed by
-``gpu/kernels/pack/multiply_flagged_f64.cu`` instead. The GPU itself finds the parts of C that need it; the host does
-not wait. ``product.residues`` has the moduli and the bounds.
+``gpu/kernels/pack/multiply_flagged_f64.cu`` instead. The GPU itself finds these flagged parts of C; the host does not
+wait. ``product.residues`` has the moduli and the bounds.
 """
 
 from __future__ import annotations

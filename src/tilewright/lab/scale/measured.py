@@ -59,8 +59,8 @@ def replayed_run(plan: StreamPlan, stored: Sequence[tuple[float, int, Tile]], wo
     of each store.
 
     No rates are needed: workers request tiles from the queue in the order of the run, and each worker follows its
-    schedule. So the bytes that a worker loads here are exactly those of the run, even if workers took tiles of other
-    regions, or began tiles in another order than they received them.
+    schedule. So the computed bytes are exactly those of the run, even if workers took tiles of other regions, or began
+    tiles in another order than they received them.
     """
     now = 0.0
     queue = Queue([*plan.regions, *[()] * (workers - len(plan.regions))], lambda: now)

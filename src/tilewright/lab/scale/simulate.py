@@ -655,8 +655,8 @@ class WorkerStages:
 
     def add_idle_time(self, now: float, start_s: float, arrived_s: float, first: int, after_store: int) -> None:
         """Divide the idle time since ``free_s`` among its causes. Until the tile arrived, the causes are the start of
-        the cluster (until ``start_s``) and then the scheduler. After that, the cause is the copy that ended last: load
-        piece ``first`` − 1 or store ``after_store`` (−1: none)."""
+        the cluster (until ``start_s``) and then the scheduler. After the tile arrived, the cause is the copy that ended
+        last: load piece ``first`` − 1 or store ``after_store`` (−1: none)."""
         free_s, spent = self.free_s, self.done.spent_s
         if arrived_s > free_s:
             starting_s = max(0.0, min(start_s, arrived_s) - free_s)

@@ -15,7 +15,7 @@ own rounding errors are added to the bound.
   written is always found. Comparisons are written so that NaN fails them.
 
 float32 and float64 results are compared by ``Oracle``. Complex and 16-bit results are converted to real float32 or
-float64 and compared likewise; integer results are compared exactly.
+float64 and compared in the same way; integer results are compared exactly.
 """
 
 from __future__ import annotations
