@@ -106,7 +106,7 @@ class MatrixCopy:
 
     @cached_property
     def is_shifted(self) -> bool:
-        """Whether vectors along x may begin inside a granule."""
+        """Whether vectors along x may begin at addresses that are not multiples of 16 bytes."""
         y, size, source = self.extents[1], self.sizes[0], self.source
         steps = [self.steps(source)[1]] * (y > 1) + [axis[1] for axis in self.batch]
         return math.gcd(source.alignment, *(step * size for step in steps)) % GRANULE != 0

@@ -37,8 +37,8 @@ class GpuArray(NamedTuple):
 
     @property
     def in_granule(self) -> tuple[Any, ...]:
-        """All properties of the array except its owner; the address is only the offset of the first byte within a
-        granule."""
+        """All properties of the array except its owner. Instead of the address there is its remainder modulo 16
+        bytes."""
         return (self.pointer % GRANULE, *self[1:5])
 
     @property

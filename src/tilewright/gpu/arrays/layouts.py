@@ -54,8 +54,8 @@ class Boxes:
     """The layouts of kernels whose operands are tensor maps: elements are contiguous along one axis, and may have gaps
     along the other.
 
-    The copy engine needs addresses and strides of whole granules; C can also be written without the copy engine. With
-    ``along_k``, a copy of an operand is contiguous along k, whatever the layout of the operand."""
+    The copy engine needs addresses and strides that are multiples of 16 bytes; C can also be written without the copy
+    engine. With ``along_k``, a copy of an operand is contiguous along k, whatever the layout of the operand."""
 
     kernel: CudaKernel = field(compare=False)
     along_k: bool = False
@@ -121,8 +121,8 @@ class Strided:
     """The layouts of kernels that take pointers and strides. The table ``strides`` in the header of such a kernel says
     what the kernel reads without a copy.
 
-    With ``whole`` such a kernel gets a copy of a factor whose rows or columns do not begin at whole granules, because
-    its longest loads need whole granules."""
+    With ``whole`` such a kernel gets a copy of a factor whose rows or columns do not begin at multiples of 16 bytes,
+    because the kernel's longest loads need such addresses."""
 
     kernel: CudaKernel = field(compare=False)
     whole: bool = False

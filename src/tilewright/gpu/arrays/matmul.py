@@ -178,9 +178,9 @@ def plan_on_gpu(
 
 class _PlanKey(NamedTuple):
     """All that a plan depends on except the epilogue: ``GpuArray.in_granule`` of a, b and ``out`` (shapes, strides,
-    dtypes, the GPU, and whether addresses are whole granules), whether ``out`` is disjoint from the operands, whether b
-    is a transposed in the same memory, so that the product is symmetric, whether the result may be a transposed view,
-    and what was asked for."""
+    dtypes, the GPU, and addresses modulo 16 bytes), and what the caller asked for. ``disjoint`` says that ``out``
+    shares no memory with the operands. ``is_gram`` says that b is the transpose of a in the same memory, so that the
+    product is symmetric. ``views`` says that the result may be a transposed view."""
 
     x: Any
     y: Any

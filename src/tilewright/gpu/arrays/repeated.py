@@ -1,8 +1,8 @@
 """The fast path for products of GPU arrays that are like those of an earlier call.
 
 Python plans and launches the first product of a kind. Its launches are recorded (``gpu.runtime.recording``). A later
-product repeats the launches with its own addresses, if its arrays have the same dtypes, shapes, strides and offsets
-within a granule. For any other product the fast path returns None; then the general path computes the product or raises
+product repeats the launches with its own addresses, if its arrays have the same dtypes, shapes, strides and addresses
+modulo 16 bytes. For any other product the fast path returns None; then the general path computes the product or raises
 the error.
 
 If a library has DLPack's exchange interface for C, as PyTorch has from 2.10 on, the C front (``cpu/native/gpu.c``)
@@ -102,7 +102,8 @@ class ExchangedProducts:
         self._key, self.product = reader.key, reader.product
 
     def learn(self, arrays: tuple[Any, Any], views: tuple[GpuArray, GpuArray], product: ExchangedProduct) -> None:
-        """Let C compute products of arrays like these, if C reads the same facts of the arrays as Python."""
+        """Let C compute products of arrays like ``a`` and ``b``, if C reads the same properties of these arrays as
+        Python."""
         found = self._key(*arrays)
         if found is None:
             return
@@ -138,7 +139,7 @@ class ListReader:
         self.read: Callable[[Any, Any], bytes | None] = _reader(interface, {}, None).read
 
     def agrees(self, data: bytes, views: Sequence[GpuArray]) -> bool:
-        """Whether ``read`` in C gives the same facts of the matrices as Python."""
+        """Whether ``read`` in C gives the same properties of the matrices as Python."""
         words = np.frombuffer(data, np.int64)
         found = words[len(views) :].reshape(len(views), _MATRIX_WORDS)
         expected = [(_CUDA | x.device << 32, *x.shape, *x.strides) for x in views]
@@ -609,8 +610,9 @@ class RepeatedLists:
         needs_same_distances: bool,
         asked: str | None = None,
     ) -> None:
-        """Let ``multiply`` multiply later lists like these, if the same precision is ``asked``. With
-        ``needs_same_distances``, only lists whose matrices have the same distances in memory count as similar."""
+        """Let ``multiply`` multiply later lists that are similar to ``a`` and ``b``, if the same precision is
+        ``asked``. With ``needs_same_distances``, only lists whose matrices have the same distances in memory count as
+        similar."""
         if self._reader is None:
             self._reader = ListReader(self._interface)
         data = self._reader.read(a, b)

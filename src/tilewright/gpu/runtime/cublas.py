@@ -51,8 +51,8 @@ ARITHMETIC_VARIABLES = (
 
 @dataclass(frozen=True)
 class Reference:
-    """A library that takes the place of a kernel. The object has those attributes of a kernel that the bench and its
-    records use."""
+    """A vendor's library that takes the place of a kernel in a bench. The object has those attributes of a kernel that
+    the bench and its records use."""
 
     name: str
     idea: str

@@ -181,7 +181,7 @@ _BOXED_CALL, _FINISH = struct.Struct("<qqiiiiiiii"), struct.Struct("<qqqqqff")
 
 def are_whole(itemsize: int, *lengths: int) -> bool:
     """Whether the copy engine can store a C whose elements have ``itemsize`` bytes. The copy engine can do so if
-    ``itemsize`` is two or four, and all given lengths and strides are whole granules. Lengths are in elements.
+    ``itemsize`` is two or four, and all given lengths and strides are multiples of 16 bytes. Lengths are in elements.
 
     >>> are_whole(2, 264, 272), are_whole(2, 264, 261), are_whole(8, 264)
     (True, False, False)
@@ -198,8 +198,8 @@ def boxed_step(
     sms: int, kernel: CudaKernel, params: Mapping[str, int], p: EngineProduct, arrays: Sequence[BufferPlace] = ()
 ) -> GpuStep:
     """The launch of the product on a GPU with ``sms`` multiprocessors. All sizes are at least 1; the addresses and
-    strides of A and B are multiples of 16 bytes. ``arrays`` are the places of the arrays that the kernel applies.
-    Raises UsageError for parameters that the kernel does not take."""
+    strides of A and B are multiples of 16 bytes. ``arrays`` are the places of the epilogue's arrays that the kernel
+    applies. Raises UsageError for parameters that the kernel does not take."""
     values, (m, n, k), size = kernel.checked(params), p.sizes, itemsize_of(p.c.dtype)
     # A box begins at a multiple of 16 bytes of a row, and so must the tiles.
     in_boxes = stores_boxes(p.c) and (p.c.down or values["BN"] * size % GRANULE == 0)

@@ -27,7 +27,7 @@ class Matrix(NamedTuple):
 
     @property
     def aligned(self) -> bool:
-        """Whether the matrix begins at a whole granule."""
+        """Whether the address of the matrix is a multiple of 16 bytes."""
         return self.alignment == GRANULE
 
     @property

@@ -106,8 +106,7 @@ class ResidueOperand(Lines):
 
     @property
     def workspace_bytes(self) -> int:
-        """The bytes of the planes, of the sample, and of the facts that are found about the rows of A or columns of
-        B."""
+        """The bytes of the planes, of the sample, and of the norms and scales of the rows of A or columns of B."""
         return self.lines_offset + _up(_LINE * self.padded, _ALIGNMENT)
 
     @property

@@ -61,7 +61,7 @@ class Lines:
 
     @property
     def k(self) -> int:
-        """The number of elements of a line."""
+        """The number of elements of a row of A or a column of B."""
         return self.matrix.columns
 
     @cached_property
@@ -118,7 +118,7 @@ class SplitOperand(Lines):
 
     @cached_property
     def words(self) -> int:
-        """The number of 4-byte words for the facts that are found about a matrix: exponents and excesses."""
+        """The number of 4-byte words for the exponents and excesses that are found for a matrix."""
         return self.groups * (LINES + 1)
 
     @property
@@ -198,8 +198,8 @@ def split_of_rows(m: int, n: int, k: int, planes: int = 2, add: bool = False) ->
 def split_bound(k: int, steps: int, excess: int = 0) -> float:
     """The bound of |C - Ĉ| for each element, in units of 2^-24·|A||B|.
 
-    ``excess`` is the sum of the excesses of a row of A and a column of B. After each ``steps`` steps of 64 elements of
-    k, the sums of high parts are added to other accumulators in float32.
+    ``excess`` is the sum of the excesses of a row of A and a column of B, which ``docs/error-bounds.md`` defines. After
+    each ``steps`` steps of 64 elements of k, the sums of high parts are added to other accumulators in float32.
 
     >>> split_bound(4096, 2) < 150 < split_bound(4096, 2, 5) < 4096
     True
@@ -223,8 +223,8 @@ def wide_bound(k: int) -> float:
 
 
 def allowed_excess(k: int, steps: int) -> int:
-    """The largest excess with which the classical bound k·2^-24·|A||B| holds; -1 if it does not hold even without
-    excess.
+    """The largest ``excess`` of ``split_bound`` with which the classical bound k·2^-24·|A||B| holds; -1 if it does not
+    hold even without excess.
 
     >>> allowed_excess(64, 2), allowed_excess(128, 2), allowed_excess(4096, 2)
     (-1, 0, 5)

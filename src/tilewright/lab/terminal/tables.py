@@ -45,8 +45,8 @@ _MARKS = {"wrong": "WRONG", "time_limit": "limit", "out_of_memory": "memory", "u
 
 
 def show_bench(console: Console, records: Sequence[BenchRecord]) -> None:
-    """Print a table for each dtype and precision, with a row for each kernel, a column for each size, and GFLOPS and R
-    in each cell.
+    """Print a table for each dtype and precision, with a row for each kernel, a column for each size, and in each cell
+    GFLOPS and R, the speed relative to the reference.
 
     A kernel that was measured with several values of a parameter has a row for each value, with the value after its
     name. A legend explains the marks. The first line says whether other programs used the machine meanwhile.
