@@ -153,7 +153,7 @@ class _HostJax(HostLibrary):
 
 def host_library(*values: Any) -> HostLibrary | None:
     """The library of the first value that is an array of another library than NumPy; the result belongs to that
-    library. None if there is none. No value may be on a GPU."""
+    library. None if there is none. None of the values may be on a GPU."""
     for value in values:
         library = library_by_type(value)
         if library is None:

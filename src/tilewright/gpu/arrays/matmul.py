@@ -177,10 +177,10 @@ def plan_on_gpu(
 
 
 class _PlanKey(NamedTuple):
-    """All that a plan depends on except the epilogue: ``GpuArray.in_granule`` of a, b and ``out`` (shapes, strides,
-    dtypes, the GPU, and addresses modulo 16 bytes), and what the caller asked for. ``disjoint`` says that ``out``
-    shares no memory with the operands. ``is_gram`` says that b is the transpose of a in the same memory, so that the
-    product is symmetric. ``views`` says that the result may be a transposed view."""
+    """All that a plan depends on except the epilogue. ``x``, ``y`` and ``out`` are ``GpuArray.in_granule`` of a, b and
+    ``out``: shapes, strides, dtypes, the GPU, and addresses modulo 16 bytes. ``disjoint`` says that ``out`` shares no
+    memory with the operands. ``is_gram`` says that b is the transpose of a in the same memory, so that the product is
+    symmetric. ``views`` says that the result may be a transposed view."""
 
     x: Any
     y: Any

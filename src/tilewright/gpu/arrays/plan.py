@@ -194,8 +194,8 @@ def _extent(sizes: tuple[int, int, int]) -> str:
 
 
 class Launches(NamedTuple):
-    """A plan that is ready to run: ``submit(a, b, c, workspace, stream, *arrays)`` submits its launches to the stream
-    with that handle.
+    """A plan that is ready to run. Its function ``submit(a, b, c, workspace, stream, *arrays)`` submits the launches to
+    the stream with that handle.
 
     The arguments are the addresses of the operands, of the workspace and of the epilogue's arrays. The GPU must be the
     calling thread's current one."""

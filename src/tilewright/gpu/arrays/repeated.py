@@ -102,7 +102,7 @@ class ExchangedProducts:
         self._key, self.product = reader.key, reader.product
 
     def learn(self, arrays: tuple[Any, Any], views: tuple[GpuArray, GpuArray], product: ExchangedProduct) -> None:
-        """Let C compute products of arrays like ``a`` and ``b``, if C reads the same properties of these arrays as
+        """Let C compute products of arrays like ``arrays``, if C reads the same properties of these arrays as
         Python."""
         found = self._key(*arrays)
         if found is None:

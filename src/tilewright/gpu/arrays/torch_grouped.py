@@ -1,7 +1,8 @@
 """``tilewright::grouped_matmul``, an operator of PyTorch: grouped products with gradients, also in ``torch.compile``.
 
-As in ``torch_operator`` there are two operators: ``tilewright::grouped_matmul`` stands for the product as the program
-states it, and ``tilewright::grouped_product``, which has no gradient, stands for each product of a compiled graph.
+As in ``torch_operator`` there are two operators. In a traced graph, ``tilewright::grouped_matmul`` stands for the
+product as the program states it, and ``tilewright::grouped_product``, which has no gradient, stands for each product of
+a compiled graph.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 There are three paths to a product. An eager product calls no operator of PyTorch. If a gradient is recorded or
 ``torch.func`` transforms the product, the eager product runs inside ``RecordedProduct``. A traced product becomes a
-node of a graph: ``tilewright::matmul`` for the product as the program states it, and ``tilewright::product`` for each
-product after differentiation. ``tilewright::product`` has no gradient and does as little as possible, because compiled
-graphs call it.
+node of a graph. The node is ``tilewright::matmul`` for the product as the program states it, and
+``tilewright::product`` for each product after differentiation. ``tilewright::product`` has no gradient and does as
+little as possible, because compiled graphs call it.
 """
 
 from __future__ import annotations

@@ -201,8 +201,8 @@ class Device:
         return bool(call("reach a GPU", "cuDeviceCanAccessPeer", *devices)[0])
 
     def reach(self, other: Device) -> None:
-        """Let this GPU read the memory of the GPU ``other`` directly. If the driver refuses, copies go through the
-        host."""
+        """Let this GPU read the memory of the GPU ``other`` directly. If the driver refuses this access, copies go
+        through the host."""
         with self:
             driver().cuCtxEnablePeerAccess(other.context, 0)
 

@@ -107,11 +107,11 @@ class FinishForm(NamedTuple):
 class EngineProduct:
     """C = A·B for each product of a batch and each of ``parts`` of k, whose sums follow one another like a batch.
 
-    A part has ``part_steps`` steps of the kernel. ``compute`` is the dtype in which the kernel multiplies. ``padded``
-    says for A and for B whether a row, or with ``down`` a column, may be read to the end of its last vector. The arrays
-    of an ``epilogue``, or of scales of ``blocks``, are the bias, the scales of rows and the scales of columns; the
-    place of C stands for an absent array. With ``triangle`` C is symmetric, and only tiles of its lower triangle are
-    computed."""
+    Each part of k has ``part_steps`` steps of the kernel's loop. ``compute`` is the dtype in which the kernel
+    multiplies. ``padded`` says for A and for B whether a row, or with ``down`` a column, may be read to the end of its
+    last vector. The arrays of an ``epilogue``, or of scales of ``blocks``, are the bias, the scales of rows and the
+    scales of columns; the place of C stands for an absent array. With ``triangle`` C is symmetric, and only tiles of
+    its lower triangle are computed."""
 
     compute: str
     a: Matrix
@@ -355,13 +355,13 @@ class Groups(NamedTuple):
 def prepare_grouped_boxes(
     device: Device, kernel: CudaKernel, product: EngineProduct, groups: Groups, chosen: Chosen
 ) -> GpuProduct:
-    """Prepare a grouped product on ``device``: ``run(a, b, c, offsets, stream)``, where ``offsets`` are the ends of the
-    groups as int32.
+    """Prepare a grouped product on ``device``. Returns a function ``run(a, b, c, offsets, stream)``, where ``offsets``
+    are the ends of the groups as int32.
 
     For groups of rows, ``product`` has all rows, and its B is a batch with one matrix for each group. For groups of k,
-    ``product`` has all of k, and its C is such a batch. For groups of k, both operands are read in boxes of whole rows;
-    A is passed with ``down``, and B without it. With scales of ``blocks`` the addresses of the scales precede the
-    stream."""
+    ``product`` has all of k, and its C is a batch with one matrix for each group. For groups of k, both operands are
+    read in boxes of whole rows; A is passed with ``down``, and B without it. With scales of ``blocks`` the addresses of
+    the scales precede the stream."""
     values, p, (m, n, k) = kernel.checked(dict(chosen)), product, product.sizes
     size = itemsize_of(p.c.dtype)
     in_boxes = p.c.aligned and are_whole(size, n, p.c.step, p.c.next) and values["BN"] * size % GRANULE == 0
@@ -551,7 +551,7 @@ Taken = tuple[int, BoxedOperand | None]
 
 @dataclass(frozen=True)
 class PlainLaunch:
-    """A compiled kernel, the size of its launch, and its arguments: ``places`` says which arguments are operands, and
+    """A compiled kernel, the size of its launch, and its arguments. ``places`` says which arguments are operands, and
     ``rest`` are the arguments that follow the operands."""
 
     compiled: Compiled

@@ -183,7 +183,7 @@ def multiply_command(
     take. If --memory is too little for the product, the command refuses at once.
 
     After an interruption (Ctrl-C, a full disk, kill -9) the finished tiles are kept. The same command with --resume
-    continues, unless A or B have changed. Without --resume the product starts from the beginning.
+    continues the product, unless A or B have changed. Without --resume the product starts from the beginning.
 
     If the file C exists, the command refuses to run, unless --overwrite is given.
 

@@ -65,8 +65,8 @@ class PerfEvent:
 
 
 def cache_event(name: str, cache: int, *, misses: bool = False) -> PerfEvent:
-    """The event for reads of a cache, or for reads that miss. ``cache`` 0 is the first-level data cache, 2 the last
-    level."""
+    """The event for reads of a cache, or for reads that miss. ``cache`` is 0 for the first-level data cache, and 2 for
+    the last level."""
     return PerfEvent(name, CACHE, cache | misses << 16)
 
 

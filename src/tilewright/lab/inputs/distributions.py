@@ -1,7 +1,7 @@
 """Makes random operands of named distributions, over which accuracy is measured.
 
-The name of a distribution may be followed by a colon and a number: ``lognormal:4`` has σ = 4, and the magnitudes of
-``graded:40`` extend over 40 binades along k.
+The name of a distribution may be followed by a colon and a number, its parameter. ``lognormal:4`` has σ = 4, and the
+magnitudes of ``graded:40`` extend over 40 binades along k.
 """
 
 from __future__ import annotations

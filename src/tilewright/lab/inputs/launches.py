@@ -2,9 +2,9 @@
 file, or in a Python file.
 
 The options are the same in all three places. An array is given as ``NAME:DTYPE:SHAPE``. A further colon and the
-contents of the array may follow: ``random`` (the default: numbers from -1 to 1, for integers 0 to 9), ``zeros``,
-``ones``, ``arange``, or a NumPy expression, which can name the arrays given before. ``NAME:FILE.npy`` is an array from
-a file, ``n=100`` or ``100`` is a number, and ``none`` is a null pointer. For example, in the kernel's file::
+contents of the array may follow. The contents are ``random`` (the default: numbers from -1 to 1, for integers 0 to 9),
+``zeros``, ``ones``, ``arange``, or a NumPy expression, which can name the arrays given before. ``NAME:FILE.npy`` is an
+array from a file, ``n=100`` or ``100`` is a number, and ``none`` is a null pointer. For example, in the kernel's file::
 
     // explain scale: --grid 8 --block 128 --arg x:float32:1024 --arg y:float32:1024:zeros --arg n=1024 --expect "y = 2 * x"
 

@@ -28,7 +28,8 @@ _RULE = "a size is N, MxNxK, FIRST:LAST:xFACTOR or FIRST:LAST:+STEP, and several
 
 
 def is_odd(m: int, n: int, k: int) -> bool:
-    """Whether a size finds the same mistakes as ``ODD_SIZE``: its sides differ, and 8 divides none of them.
+    """Whether a product of this size reveals the same mistakes of a kernel as ``ODD_SIZE``: its sides differ, and 8
+    divides none of them.
 
     >>> is_odd(33, 37, 29), is_odd(64, 64, 64), is_odd(33, 37, 32)
     (True, False, False)

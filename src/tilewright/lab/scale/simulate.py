@@ -161,7 +161,7 @@ class TileCutter:
     """Divides the work of tiles into at most ``groups`` groups of steps in all, for elements of ``itemsize`` bytes.
 
     If a group has several steps, the blocks of its first step are loaded one by one, and all its other blocks as one
-    piece. If a group has one step, each block is a piece.
+    piece. If a group has one step, each of its blocks is loaded as a piece of its own.
     """
 
     def __init__(self, grid: Grid, itemsize: int, groups: int) -> None:
@@ -309,12 +309,12 @@ def simulate_cluster(
     a list with one object for each worker. If ``workers`` is larger than the number of regions, the additional workers
     have no tiles of their own and take tiles from the other regions.
 
-    ``rates`` are those of a worker that runs alone, in the form that ``plan_stream`` needs. Two of these rates are the
-    storage's rates for all workers together: ``most_read_bytes`` (``read_bytes`` if it is None) and ``write_bytes``.
-    ``where`` says where the operands are. If ``where`` is "workers", the workers own the blocks: the blocks of a row of
-    A belong in turn to the workers whose regions need the row, and the blocks of a column of B belong in turn to those
-    that need the column. When workers own the blocks, a worker sends and receives at ``read_bytes``, its own blocks
-    need no transfer, and its tiles of C stay in its memory.
+    ``rates`` are those of a worker that runs alone, in the form that ``plan_stream`` needs. Of these rates,
+    ``most_read_bytes`` (``read_bytes`` if it is None) and ``write_bytes`` are the storage's rates for all workers
+    together. ``where`` says where the operands are. If ``where`` is "workers", the workers own the blocks: the blocks
+    of a row of A belong in turn to the workers whose regions need the row, and the blocks of a column of B belong in
+    turn to those that need the column. When workers own the blocks, a worker sends and receives at ``read_bytes``, its
+    own blocks need no transfer, and its tiles of C stay in its memory.
 
     The scheduler needs ``task_s`` seconds for each tile, and a message takes ``message_s``. Workers request their first
     tiles at ``start_s``. At most ``groups`` groups of steps are simulated. If ``groups`` is at least the number of

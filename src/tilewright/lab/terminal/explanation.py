@@ -147,7 +147,7 @@ def show_occupancy(console: Console, found: Sequence[Occupancy]) -> None:
     """Print a line for each GPU: how many blocks each resource allows, how many are resident, and how many warps these
     have.
 
-    The GPUs that cannot launch the block are listed below.
+    Below the table, list the GPUs that cannot launch the block.
     """
     resources = list(found[0].limits)
     console.print("Blocks that fit on a multiprocessor: by each resource, and by all of them.", **_PLAIN)

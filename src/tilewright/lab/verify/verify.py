@@ -113,8 +113,8 @@ def _spread(length: int) -> np.ndarray:
 
 
 class Oracle:
-    """Verifies products of one pair of operands: A·B in float64, all of it or samples. The product in float64 is
-    computed once, at the first check."""
+    """Verifies products of one pair of operands by comparing them with A·B in float64, all of it or samples. The
+    product in float64 is computed once, at the first check."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
         self.a, self.b = a, b
