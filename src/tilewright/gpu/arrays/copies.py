@@ -53,8 +53,8 @@ _SECTOR = 32
 @dataclass(frozen=True)
 class MatrixCopy:
     """The copy of each matrix of a batch, with the layout ``source``, into a matrix with the layout ``target``. Each
-    axis of the batch is given by its length, by the distance in elements from one source to the next, and by that from
-    one target to the next.
+    axis of the batch is given by its length, by the distance in elements from one source to the next, and by the
+    distance from one target to the next.
 
     Numbers are rounded once, to nearest, ties to even. With ``own`` the memory between the rows of the target may be
     overwritten. With ``conjugate`` imaginary parts change their sign.

@@ -120,7 +120,7 @@ def split_rows(k: int, params: Mapping[str, int], step: int | None = None) -> Ro
 
 
 def residues_rows(operand: ResidueOperand) -> Rows:
-    """The rows about accuracy in a printed plan, for a product by residues with such an operand."""
+    """The rows about accuracy in a printed plan, for a product by residues with this operand."""
     dtype, moduli, each = operand.matrix.dtype, operand.moduli, operand.each
     bound, terms = residue_bound(operand.k, moduli, dtype), operand.k * each
     kept = f"the classical bound {terms}·2⁻⁵³" if bound == terms * 2.0**-53 else f"{bound:.2g}"

@@ -1,4 +1,5 @@
-"""``tilewright::matmul``, an operator of PyTorch: ``torch.compile`` traces it without a break, and it has a gradient.
+"""``tilewright::matmul``, an operator of PyTorch that has a gradient, and that ``torch.compile`` traces without a
+break.
 
 There are three paths to a product. An eager product calls no operator of PyTorch. If a gradient is recorded or
 ``torch.func`` transforms the product, the eager product runs inside ``RecordedProduct``. A traced product becomes a
@@ -39,8 +40,8 @@ _operator, _node = torch.ops.tilewright.matmul.default, torch.ops.tilewright.pro
 
 def product(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:
     """The product of two tensors on the host or on one GPU, as a tensor on the same device. Gradients of every order
-    are recorded. The dtype is the one to which both operands are promoted. ``bias`` has one number for each column of
-    the product, which is added to that column.
+    are recorded. The product has the dtype to which both operands are promoted. ``bias`` has one number for each column
+    of the product, which is added to that column.
 
     >>> product(torch.eye(2), torch.tensor([[1., 2.], [3., 4.]]))
     tensor([[1., 2.],

@@ -155,8 +155,8 @@ def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[
 
 
 def tuned_card(card: Card) -> Card:
-    """The card, or the card without its name if nothing was tuned for it. In this way the cache is read only once for
-    all kernels of a product."""
+    """The card, or the card without its name if nothing was tuned for it. For a card without a name, the kernels of a
+    product do not search the cache of tuned parameters."""
     return card._replace(name="") if card.name and _FOLDER.is_absent else card
 
 

@@ -127,8 +127,8 @@ class Cublas:
 
         ``dtype`` is the dtype of A, B and C: float32, float64, float16 or bfloat16. Products of float16 and bfloat16
         are summed in float32. With ``precision`` "standard" no operand is rounded. With "tf32", "bf16" and "f16"
-        float32 operands may be rounded to these types. Raises UsageError for any other dtype or precision. The returned
-        function raises LaunchError with cuBLAS's name of the error.
+        float32 operands may be rounded to these types. Raises UsageError for a dtype or precision that is not named
+        above. The returned function raises LaunchError with cuBLAS's name of the error.
         """
         m, n, k = shape
         kind, scalar = _data_type(dtype), ctypes.c_double if dtype == "float64" else ctypes.c_float

@@ -115,7 +115,8 @@ def load(gpu: Device, steps: Iterable[GpuStep]) -> SubmitSteps:
     """Return a function that makes the launches of ``steps`` in their order and does not wait for them. The kernels are
     compiled, loaded and checked now. The GPU must be the calling thread's current one now and at each call.
 
-    Raises UsageError for parameters that a kernel does not take, CompileError and LaunchError.
+    Raises UsageError for parameters that a kernel does not take, CompileError if a kernel does not compile, and
+    LaunchError if the GPU refuses a kernel.
     """
     runs, launches, steps = dict[int, Launcher](), list[tuple[Launcher, tuple[BufferPlace, ...]]](), list(steps)
     with _lock:

@@ -47,7 +47,7 @@ class Side:
 
     @property
     def operations_per_access(self) -> float:
-        """The operations for each access to memory, for a large K (S3.1).
+        """The operations for each access to memory, for a large K, by the formula of S3.1 (``docs/sources.md``).
 
         >>> round(Side(6, 64).operations_per_access, 2)
         10.97
