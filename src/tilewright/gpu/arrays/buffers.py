@@ -14,8 +14,8 @@ from .matmul import multiply_views
 
 
 def multiply_buffers(context: Any, out: Any, a: Any, b: Any, precision: str | float) -> None:
-    """Write the product of ``a`` and ``b`` to ``out``, which shares no memory with them and has the product's shape and
-    dtype.
+    """Write the product of ``a`` and ``b`` to ``out``, which shares no memory with ``a`` and ``b`` and has the
+    product's shape and dtype.
 
     On a GPU the work is submitted to ``context.stream``, and the buffers must exist until it is done. Raises any error
     of ``matmul``.
@@ -29,8 +29,8 @@ def multiply_buffers(context: Any, out: Any, a: Any, b: Any, precision: str | fl
 
 
 def host_product(a: np.ndarray, b: np.ndarray, precision: str | float) -> np.ndarray:
-    """The product of two arrays on the host, in the dtype in which it was computed. The caller rounds it to the dtype
-    of a and b."""
+    """The product of two arrays on the host, in the dtype in which it was computed. The caller rounds the product to
+    the dtype of a and b."""
     plan = host_plan(a.shape, b.shape, a.dtype, b.dtype, precision, "classical")
     if plan.narrows:  # if magnitudes allow it
         return multiplied(plan, a, b)

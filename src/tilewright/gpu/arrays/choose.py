@@ -1,8 +1,9 @@
 """Chooses how a product of arrays on a GPU is computed: it compares the predicted times of kernels, each with an order
-of the operands. Then it decides whether one kernel computes all of C, or one the whole tiles and others the borders.
+of the operands. After this comparison, the module decides whether one kernel computes all of C, or whether one kernel
+computes the whole tiles and others compute the borders.
 
-The first product of a new shape waits for this choice, so only the times that the choice needs are computed. What a
-plan prints about the other kernels is computed when it is printed.
+The first product of a new shape waits for the choice of a kernel, so only the times that the choice needs are computed.
+What a plan prints about the kernels that were not chosen is computed when the plan is printed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _MULTIPLIES, _FLOAT64_RATE = {"float64": 1, "complex128": 4}, 2.1e11
 
 
 class _Candidate(NamedTuple):
-    """A kernel with an order of the operands, the product as it sees it, and the seconds of all copies."""
+    """A kernel with an order of the operands, the product as the kernel sees it, and the seconds of all copies."""
 
     kernel: CudaKernel
     once: bool
@@ -59,7 +60,8 @@ class _Candidate(NamedTuple):
 
 
 def _why_fastest(tried: Sequence[_Candidate], gpu: Device, form: FinishForm | None) -> str:
-    """Why the fastest of all ways was chosen. The next ones are found when this text is wanted."""
+    """The reason why the fastest of all ways was chosen, as text. The next fastest ways are computed only when this
+    text is needed."""
     ranked: list[tuple[Way, float, tuple[str, ...]]] = []
     for each in tried:
         found = timed_ways(each.kernel, each.shape, gpu.card)
@@ -107,7 +109,8 @@ def _shape_of(order: Order, form: FinishForm | None, at_once: bool, *, invariant
 
 
 def _vector(place: OrderedMatrix, given: Matrix, *, across: bool) -> int:
-    """The most bytes of an access to a factor. ``across`` k a row has no more than its own elements, unless it is a copy."""
+    """The most bytes of an access to a factor. If contiguous elements run ``across`` k, an access cannot extend beyond
+    the row, unless the factor is a copy."""
     x, most = place.used, given.vector_bytes
     if not across or place.is_copied:
         return most
@@ -127,8 +130,9 @@ def _copies_s(order: Order, form: FinishForm | None, at_once: bool, gpu: Device)
 
 
 def _slower_s(order: Order, compute: str, card: Card) -> float:
-    """By how much float64 takes longer than with the units of an H200, which the costs of kernels were fitted to: the same
-    for all kernels of the engine, as none has other units. A table of the card's own has that in it."""
+    """The additional seconds that float64 takes on this card, compared with the units of an H200, to which the costs of
+    kernels were fitted. The value is the same for all kernels of the engine, because all use the same units. It is 0
+    for a card with a cost table of its own."""
     products = _MULTIPLIES.get(compute, 0) * math.prod((*order.mnk, *order.batch)) * (card.table == BASE)
     return products * (Card().rates.float64_tensor / card.rates.float64_tensor - 1) / (card.sms * _FLOAT64_RATE)
 
@@ -141,8 +145,9 @@ def gpu_plan(
     splits: bool = False,
     precision: str | float = "standard",
 ) -> GpuPlan:
-    """The plan of a product on a GPU, with an epilogue of this ``form``. It is the way of the engine's kernels that is
-    predicted to be the fastest, including copies; if there is none, it is the highest rung.
+    """The plan of a product on a GPU, with an epilogue of this ``form``. The plan has the way of the engine's kernels
+    that is predicted to be the fastest, including copies. If there is no such way, the plan has the highest rung of the
+    ladder that multiplies the dtype.
 
     The dtype is the first of ``computes`` that has a kernel for the shape, or the fastest one if ``precision`` allows
     it. With ``splits`` float32 operands may be split into float16, and float64 and complex128 operands may be converted
@@ -186,8 +191,8 @@ def _for_precision(plan: GpuPlan, precision: str | float) -> GpuPlan:
 def _by_engine(
     operands: Operands, compute: str, gpu: Device, form: FinishForm | None, splits: bool, invariant: bool
 ) -> GpuPlan | None:
-    """The plan by the engine's kernels; None if there is none for this product. The same bits for rows that are alike, if
-    it is ``invariant``."""
+    """The plan by the engine's kernels; None if no kernel of the engine suits the product. With ``invariant``, the bits
+    of a row of C depend only on that row of A and on B."""
     tried, best, least = list[_Candidate](), None, math.inf
     parted = _PARTED.get(compute, "") if splits else ""
     splits_to = RESIDUES if parted in RESIDUES_IN else parted
@@ -236,8 +241,8 @@ def _by_engine(
 
 
 def _symmetric(kernel: CudaKernel, order: Order, shape: EngineShape) -> Iterator[EngineShape]:
-    """The ways to make a Gram matrix equal to its transpose in every bit: all of C is computed and one triangle copied over
-    the other; or every element has the same order of its sum, whatever else is computed; or one triangle is computed."""
+    """The ways to make a Gram matrix equal to its transpose in every bit: all of C is computed and one triangle is
+    copied over the other; or all elements are summed in the same order; or only one triangle is computed."""
     yield shape
     if kernel.invariant is not None:
         yield shape._replace(ordered=True)
@@ -246,16 +251,16 @@ def _symmetric(kernel: CudaKernel, order: Order, shape: EngineShape) -> Iterator
 
 
 class _Tries(NamedTuple):
-    """Arrangements of the operands, and the kernels that are tried: whether each applies the epilogue, and the number of
-    its arrangement."""
+    """Arrangements of the operands, and the kernels that are tried. Each kernel has a flag that says whether the kernel
+    applies the epilogue, and the number of its arrangement."""
 
     arrangements: list[Arrangement]
     kernels: list[tuple[CudaKernel, bool, int]]
 
 
 class _TriesOfKind(NamedTuple):
-    """What is tried for products of a kind: where it depends on which copies have fewer bytes, these copies; and what is
-    tried by the answers."""
+    """What is tried for products of a kind. ``compared`` has the pairs of copies whose bytes must be compared first,
+    and ``tries`` has what is tried for each combination of results."""
 
     compared: list[tuple[Copied, Copied]]
     tries: dict[tuple[bool, ...], _Tries]
@@ -269,8 +274,8 @@ _MOST_KNOWN = 1024
 def _tried(
     kernels: tuple[CudaKernel, ...], operands: Operands, compute: str, form: FinishForm | None, *, straight: bool
 ) -> Iterator[tuple[CudaKernel, bool, Order]]:
-    """Every kernel with the orders of operands that it may be given and suits, and whether it then applies the epilogue;
-    ``straight``: only C = A·B is computed. Which these are is found once for products of one kind."""
+    """Every kernel with the orders of operands that suit it, and whether the kernel then applies the epilogue. With
+    ``straight``, only C = A·B is computed. The orders are found once for products of one kind."""
     suits, of_form, (m, n, *_) = _suits(kernels, operands), None, operands.sizes
     if form is not None:
         of_form = form.blocks is not None, form.beta != 0, bool(form.scale_a), m == form.rows, n == form.rows
@@ -291,7 +296,7 @@ def _tried(
 
 
 def _suits(kernels: tuple[CudaKernel, ...], operands: Operands) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Of each kernel, whether it is considered for C = A·B, and for Cᵀ = Bᵀ·Aᵀ."""
+    """For each kernel, whether it is considered for C = A·B, and for Cᵀ = Bᵀ·Aᵀ."""
     m, n, k, batch = operands.sizes
     if not min(operands.sizes):
         return (True,) * len(kernels), (True,) * len(kernels)
@@ -321,7 +326,8 @@ def _tries(
     *,
     straight: bool,
 ) -> _Tries:
-    """What is tried, of kernels with whether each suits C = A·B and Cᵀ = Bᵀ·Aᵀ."""
+    """The arrangements and kernels that are tried, for kernels that are given with whether each suits C = A·B and Cᵀ =
+    Bᵀ·Aᵀ."""
     in_blocks, found = form is not None and form.blocks is not None, list[tuple[CudaKernel, bool, Arrangement]]()
     same = dict[Order, Arrangement]()
     # Layouts of many kernels are equal.
@@ -361,8 +367,9 @@ def _tries(
 
 
 def _finishes(order: Order, form: FinishForm) -> bool:
-    """Whether a kernel that applies epilogues can apply this one: the result is rounded once, and C before is where the
-    kernel reads it; the rows of a batch that became one product do not have scales of their own."""
+    """Whether a kernel that applies epilogues can apply the epilogue of this ``form``. The result must be rounded once,
+    the kernel must be able to read the old C, and rows of a batch that became one product must not have scales of their
+    own."""
     c = order.c
     rows = order.mnk[1] if order.swapped else order.mnk[0]
     return (
@@ -455,7 +462,7 @@ def peeled_plan(
 
 
 def _inner(size: int) -> int:
-    """The rows or columns of C that whole tiles have; all of them where the rest is no border.
+    """The number of rows or columns of C in whole tiles; the number of all if the rest is not treated as a border.
 
     >>> _inner(4097), _inner(4096), _inner(4000), _inner(7)
     (4096, 4096, 4000, 0)

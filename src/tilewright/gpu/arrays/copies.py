@@ -53,8 +53,8 @@ _SECTOR = 32
 @dataclass(frozen=True)
 class MatrixCopy:
     """The copy of each matrix of a batch, with the layout ``source``, into a matrix with the layout ``target``. Each
-    axis of the batch is given by its length, and by the elements from one source to the next and from one target to the
-    next.
+    axis of the batch is given by its length, by the distance in elements from one source to the next, and by the
+    distance from one target to the next.
 
     Numbers are rounded once, to nearest, ties to even. With ``own`` the memory between the rows of the target may be
     overwritten. With ``conjugate`` imaginary parts change their sign.
@@ -85,7 +85,7 @@ class MatrixCopy:
 
     @cached_property
     def sizes(self) -> tuple[int, int]:
-        """Bytes of an element of the source and of the target."""
+        """The bytes of an element of the source, and of an element of the target."""
         return itemsize_of(self.source.dtype), itemsize_of(self.target.dtype)
 
     @cached_property
@@ -95,7 +95,7 @@ class MatrixCopy:
         return (rows, columns) if self.down else (columns, rows)
 
     def steps(self, matrix: Matrix) -> tuple[int, int]:
-        """The strides along x and y."""
+        """The strides of the source and the target along x and y."""
         return (matrix.row, matrix.column) if self.down else (matrix.column, matrix.row)
 
     @cached_property
@@ -106,14 +106,14 @@ class MatrixCopy:
 
     @cached_property
     def is_shifted(self) -> bool:
-        """Whether vectors along x may begin inside a granule."""
+        """Whether vectors along x may begin at addresses that are not multiples of 16 bytes."""
         y, size, source = self.extents[1], self.sizes[0], self.source
         steps = [self.steps(source)[1]] * (y > 1) + [axis[1] for axis in self.batch]
         return math.gcd(source.alignment, *(step * size for step in steps)) % GRANULE != 0
 
     @cached_property
     def seconds(self) -> float:
-        """The predicted time, if the copy shares a launch with others."""
+        """The predicted time in seconds of the copy, if it shares a launch with others."""
         moved_s = self.elements * (
             _moved_bytes(self.source) / _READ_BYTES_S + _moved_bytes(self.target) / _WRITE_BYTES_S
         )
@@ -150,8 +150,8 @@ class MatrixCopy:
         }
 
     def packed(self, axes: int) -> tuple[bytes, int]:
-        """The structure ``Job`` of the kernel as bytes, with this number of axes of the batch, and its number of
-        blocks."""
+        """The structure ``Job`` of the kernel as bytes, for a batch with this number of axes, and the number of the
+        job's blocks."""
         x, y = self.extents
         (from_x, from_y), (to_x, to_y) = self.steps(self.source), self.steps(self.target)
         outer, rows = (to_x, x) if self.across else (to_y, y)
@@ -169,8 +169,8 @@ class MatrixCopy:
 
     @cached_property
     def reaches(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The elements from the first element of all matrices to the lowest and to the highest address: for the
-        sources, and for the targets."""
+        """The distances in elements from the first element of all matrices to the lowest and to the highest address,
+        for the sources and for the targets."""
         return self._reach(self.source, 1), self._reach(self.target, 2)
 
     def _reach(self, matrix: Matrix, of_axis: int) -> tuple[int, int]:
@@ -189,8 +189,8 @@ def copy_of(order: Order, place: OrderedMatrix) -> MatrixCopy:
 
 
 def copy_steps(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]], memory_ratio: float) -> list[GpuStep]:
-    """The launches of one or two copies, each with the places of the first source and target. They are as few as take
-    the least time on a GPU with that ``memory_ratio``."""
+    """The launches of one or two copies, each with the places of the first source and target. Two copies share one
+    launch if this takes less time on a GPU with that ``memory_ratio``."""
     filled = [each for each in copies if each[0].elements]
     together, apart = _seconds([copy for copy, *_ in filled], memory_ratio) if len(filled) > 1 else (0, 0)
     some = [filled] if together <= apart else [[each] for each in filled]
@@ -218,8 +218,8 @@ def copies_seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> float:
 
 
 def _seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> tuple[float, float]:
-    """The predicted times of copies in one launch, and in a launch each. A copy that transposes needs so many registers that
-    fewer warps have a place, also those of a copy beside it that does not."""
+    """The predicted times of copies in one launch, and in one launch for each. A copy that transposes needs so many
+    registers that fewer warps fit, which also slows another copy in the same launch."""
     ratio = (1 + memory_ratio) / 2  # much of what is written stays in the cache until the product reads it
     moved = ratio * sum(copy.seconds for copy in copies)
     is_mixed = len({copy.across for copy in copies}) > 1
@@ -233,11 +233,11 @@ _BLOCKS_AT_ONCE = 8
 def sum_step(
     sms: int, parts: int, batch: int, sums: str, target: Matrix, places: tuple[BufferPlace, BufferPlace]
 ) -> GpuStep:
-    """The launch that adds the sums of ``parts`` of k into matrices with the layout ``target``, in a fixed order,
-    rounded once.
+    """The launch that adds the sums of ``parts`` of k in a fixed order, rounds the total once, and writes it to
+    matrices with the layout ``target``.
 
-    The sums have the dtype ``sums``, and for each product of a batch they follow one another. ``places`` are the places
-    of the sums and of the target."""
+    The sums have the dtype ``sums``, and the sums of one product of a batch follow one another in memory. ``places``
+    are the places of the sums and of the target."""
     code = pack_code("add_parts", OUT=target.dtype.upper(), SUM=sums.upper())
     each, size = 16 // itemsize_of(sums), target.rows * target.columns
     follow = target.column == 1 and target.row == target.columns and (batch == 1 or target.next == size)
@@ -282,7 +282,7 @@ def mirror_seconds(c: Matrix, batch: int, memory_ratio: float) -> float:
 
 
 def _moved_bytes(matrix: Matrix) -> int:
-    """Bytes that a copy moves for an element of it: whole sectors."""
+    """The bytes that a copy moves for each of its elements, counted in whole sectors."""
     size, strides = (
         itemsize_of(matrix.dtype),
         [abs(matrix.row)] * (matrix.rows > 1) + [abs(matrix.column)] * (matrix.columns > 1),
@@ -291,14 +291,14 @@ def _moved_bytes(matrix: Matrix) -> int:
 
 
 def _direction(matrix: Matrix) -> bool:
-    """Whether the elements of a column are nearer to each other than those of a row."""
+    """Whether the elements of a column are closer to each other in memory than the elements of a row."""
     if 1 in (matrix.rows, matrix.columns):
         return matrix.columns == 1 and matrix.rows > 1
     return abs(matrix.row) < abs(matrix.column)
 
 
 def _lanes(x: int, y: int, across: bool) -> int:
-    """The logarithm of the lanes of a warp that lie along x, of so many threads along x and y."""
+    """The logarithm of the number of lanes of a warp along x, for these numbers of threads along x and y."""
     most_x, most_y = ((n - 1).bit_length() for n in (x, y))
     if not across:
         return min(most_x, 5)
@@ -319,10 +319,10 @@ _FINISH_TILE, _FINISH_THREADS, _MOST_FINISH_BLOCKS = (128, 8), 256, 1 << 16
 
 def finish_steps(copy: MatrixCopy, form: FinishForm, places: Sequence[BufferPlace], *, swapped: bool) -> list[GpuStep]:
     """The launch that applies the epilogue to the sums in ``copy.source`` and writes ``copy.target``, for the whole
-    batch. There is none if C has no elements.
+    batch. There is no launch if C has no elements.
 
-    ``places`` are those of the sums, C, bias, scales of rows and scales of columns. With ``swapped`` both matrices are
-    transposed."""
+    ``places`` are the places of the sums, C, the bias, the scales of rows and the scales of columns. With ``swapped``
+    the sums and C are transposed."""
     source, target = (m.transposed if swapped else m for m in (copy.source, copy.target))
     count = math.prod(axis[0] for axis in copy.batch)
     if not copy.elements:

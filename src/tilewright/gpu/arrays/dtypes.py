@@ -1,5 +1,5 @@
-"""The dtypes of products on a GPU: that of both operands together, that of the result, and those of the operands in
-memory."""
+"""The dtypes of products on a GPU: the common dtype of both operands, the dtype of the result, and the dtypes of the
+operands in memory."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _POSSIBLE = {
 
 
 def dtype_on_gpu(x: str, y: str) -> str:
-    """The dtype of two operands together: the narrowest that represents both, or "float8" for two 8-bit floats. Raises
-    DTypeError if there is none.
+    """The common dtype of two operands: the narrowest dtype that represents both, or "float8" for two 8-bit floats.
+    Raises DTypeError if no dtype represents both.
 
     >>> dtype_on_gpu("bfloat16", "float16"), dtype_on_gpu("float16", "float16"), dtype_on_gpu("bfloat16", "float64")
     ('float32', 'float16', 'float64')

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class GpuArray(NamedTuple):
-    """An array on a GPU. ``pointer`` is the address of its first element on GPU ``device``; ``strides`` are in
+    """An array on a GPU. ``pointer`` is the address of the array's first element on GPU ``device``; ``strides`` are in
     elements; ``keep`` is the object that owns the memory."""
 
     pointer: int
@@ -37,13 +37,13 @@ class GpuArray(NamedTuple):
 
     @property
     def in_granule(self) -> tuple[Any, ...]:
-        """All properties of the array except its owner; the address is only the offset of the first byte within a
-        granule."""
+        """All properties of the array except its owner. Instead of the address there is its remainder modulo 16
+        bytes."""
         return (self.pointer % GRANULE, *self[1:5])
 
     @property
     def extent(self) -> tuple[int, int]:
-        """The address of the first byte of its elements, and the address after their last byte."""
+        """The address of the first byte of the array's elements, and the address after their last byte."""
         if 0 in self.shape:
             return self.pointer, self.pointer
         size = itemsize_of(self.dtype)
@@ -52,20 +52,20 @@ class GpuArray(NamedTuple):
         return self.pointer + low, self.pointer + high + size
 
     def overlaps(self, other: GpuArray) -> bool:
-        """Whether the address ranges of the two arrays, from first to last byte, overlap. Then the arrays may share a
-        byte."""
+        """Whether the address ranges of the two arrays, from first to last byte, overlap. If the ranges overlap, the
+        arrays may share a byte."""
         (low, high), (first, end) = self.extent, other.extent
         return low < end and first < high
 
     @property
     def transposed(self) -> GpuArray:
-        """The same memory with the last two axes swapped."""
+        """The array with its last two axes swapped, in the same memory."""
         shape, strides = ((*x[:-2], x[-1], x[-2]) for x in (self.shape, self.strides))
         return self._replace(shape=shape, strides=strides)
 
     def is_transpose_of(self, other: GpuArray) -> bool:
-        """Whether this is the transpose of ``other``, matrix by matrix, in the same memory. False if the address is not
-        known."""
+        """Whether this is the transpose of ``other``, matrix by matrix, in the same memory. Returns False if the
+        address is not known."""
         if not self.pointer or self.pointer != other.pointer or min(len(self.shape), len(other.shape)) < 2:
             return False
         return self.in_granule == other.transposed.in_granule
@@ -85,8 +85,8 @@ class GpuArray(NamedTuple):
 
 
 def merged_axes(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The axes of arrays of the same shape, as few as possible; each is its length and its strides in all arrays. Axes
-    that can be merged in all arrays become one axis, and axes of length 1 are left out.
+    """The axes of arrays of the same shape, as few as possible; each axis is given by its length and its strides in all
+    arrays. Axes that can be merged in all arrays become one axis, and axes of length 1 are left out.
 
     >>> merged_axes((2, 3, 4), (12, 4, 1), (24, 8, 2)), merged_axes((2, 3), (3, 1), (0, 1))
     ([(24, 1, 2)], [(2, 3, 0), (3, 1, 1)])
@@ -140,8 +140,8 @@ def _tensor(capsule: Any) -> _DLTensor:
 
 
 def read_capsule(capsule: Any) -> GpuArray:
-    """The array in a DLPack capsule. The capsule is not marked as used. It is the ``keep`` of the array, and keeps the
-    memory alive.
+    """The array in a DLPack capsule. The capsule is not marked as used. The capsule is the ``keep`` of the array, and
+    keeps the memory alive.
 
     The dtype is a NumPy name, or the code and bits of a type that NumPy does not have.
     """
@@ -167,8 +167,9 @@ def make_capsule(pointer: int, shape: tuple[int, ...], dtype: str, device: int, 
     """A DLPack capsule of a row-major array. ``owner`` is kept alive until the array is released.
 
     NumPy makes the capsule as if the memory were the host's; then the device in the capsule is changed. So NumPy's
-    machine code releases the array. A Python function must not do this. An array may be released while an exception is
-    raised, and ctypes does not handle that: the exception would be lost, or the process would end.
+    machine code releases the array. A Python function must not release the array. An array may be released while an
+    exception is raised, and ctypes does not handle a call in that state: the exception would be lost, or the process
+    would end.
     """
     is_bfloat16 = dtype == "bfloat16"  # as bits: NumPy exports no dtype of another package
     capsule = np.asarray(_Memory(pointer, shape, np.dtype("uint16" if is_bfloat16 else dtype), owner)).__dlpack__()
@@ -183,7 +184,7 @@ def make_capsule(pointer: int, shape: tuple[int, ...], dtype: str, device: int, 
 
 
 class GpuMatrix:
-    """A row-major array on a GPU. Other libraries can import it without a copy, for example by
+    """A row-major array on a GPU. Other libraries can import the array without a copy, for example by
     ``torch.from_dlpack(c)``.
 
     The work that fills the array may still be running. A stream for which the array is imported by DLPack waits for

@@ -76,7 +76,7 @@ def _plan_of(library: Library, views: dict[str, GpuArray], out_dtype: Any) -> _P
 
 
 def _views(arrays: dict[str, Any]) -> tuple[Library, dict[str, GpuArray]]:
-    """The library of the arrays that are given, and each as the GPU sees it."""
+    """The library of the given arrays, and the address, shape and strides of each."""
     libraries = {name: library_of(x) for name, x in arrays.items() if x is not None}
     for name, library in libraries.items():
         if library is None:
@@ -106,7 +106,7 @@ def plan_of_groups(a: GpuArray, b: GpuArray, groups: int) -> _Plan:
 
 
 class _Plan(NamedTuple):
-    """``run`` writes a result of this ``shape``, which is ``transposed`` for the caller."""
+    """``run`` writes a result of this ``shape``. If ``transposed``, the caller gets a transposed view of it."""
 
     run: Run
     shape: tuple[int, ...]
@@ -118,7 +118,7 @@ class _Plan(NamedTuple):
 def _plan(
     a: Any, b: Any, ends: tuple[int, ...], out: Any, asked: str | None, *, views: bool, scales: tuple[Any, ...]
 ) -> _Plan:
-    """The plan for arrays that are described without their owners, of which ``out`` may be None, and ``scales`` none."""
+    """The plan for arrays that are described without their owners. ``out`` may be None, and ``scales`` may be empty."""
     x, y, target = GpuArray(*a), GpuArray(*b), None if out is None else GpuArray(*out)
     shapes, gpu = combine_grouped_shapes(x.shape, y.shape, ends), gpu_at(x.device)
     for name, each in (("a", x), ("b", y)):
@@ -170,7 +170,7 @@ def _checked_scales(shapes: GroupedShapes, compute: str, scales: tuple[Any, ...]
 
 
 def _clearing(gpu: Device, c: GpuArray) -> Run:
-    """Zeros in place of sums of nothing."""
+    """A run that fills C with zeros, for products in which k is 0."""
     nbytes = math.prod(c.shape) * itemsize_of(c.dtype)
     if c.extent != (c.pointer, c.pointer + nbytes):
         raise OperandError(f"out has strides {c.strides}: pass a contiguous out")
@@ -184,7 +184,8 @@ def _clearing(gpu: Device, c: GpuArray) -> Run:
 def _prepared(
     gpu: Device, shapes: GroupedShapes, x: GpuArray, y: GpuArray, c: GpuArray, blocks: ScaleBlocks | None = None
 ) -> Run:
-    """The launch by the kernel with boxes, if it takes matrices that lie like these, or by one that takes any strides."""
+    """The launch of the kernel with boxes, if it takes matrices with these layouts, or of a kernel that takes any
+    strides."""
     a, b, of_c = x.matrix, y.matrix, c.matrix
     groups, capability = Groups(shapes.groups, shapes.grouped_axis == "k"), gpu.capability
     compute = dtype_on_gpu(x.dtype, y.dtype)
@@ -229,8 +230,8 @@ def _mean(shapes: GroupedShapes, dtype: str, out: str, *, a_down: bool, b_across
 
 
 def _fastest(kernel: CudaKernel, shape: EngineShape, groups: Groups, gpu: Device) -> Chosen:
-    """The parameters that are predicted to be the fastest. The last band of a group is half empty in the mean, and a half of
-    a band takes half of what a band more does."""
+    """The parameters that are predicted to be the fastest. On average the last band of a group is half empty, and half
+    a band takes half of the time of a whole band."""
 
     def seconds_of(bands: int, height: int) -> dict[Chosen, float]:
         of_bands = shape if groups.of_k else shape._replace(m=bands * height)
@@ -249,7 +250,8 @@ def _fastest(kernel: CudaKernel, shape: EngineShape, groups: Groups, gpu: Device
 
 
 def _is_alone(way: Way) -> bool:
-    """Whether a block computes each of its tiles alone, from the first step to the last. Others can serve groups, but lose
-    there: the bands of a group are rarely as many as the blocks that would share them."""
+    """Whether a block computes each of its tiles alone, from the first step to the last. Ways in which blocks share
+    tiles also work for groups, but are slower, because the bands of a group are rarely as many as the blocks that would
+    share them."""
     sharing = (way.params.get(name, 1) for name in ("SPLIT", "NEAR", "CLUSTER", "BESIDE"))
     return all(blocks == 1 for blocks in sharing) and not way.params.get("PINGPONG", 0)

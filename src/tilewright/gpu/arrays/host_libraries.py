@@ -1,9 +1,9 @@
-"""Arrays of other libraries in the host's memory: NumPy reads their memory, and the result of ``matmul`` is an array of
-the same library.
+"""Arrays of other libraries in the host's memory. NumPy reads the memory of these arrays, and the result of ``matmul``
+is an array of the same library.
 
 Without options, a product of PyTorch or JAX arrays is computed as in programs of those libraries, with gradients
-(``torch_operator``, ``jax_operator``). With options it is a product of NumPy arrays over the same memory. ``on_host``
-copies arrays from a GPU.
+(``torch_operator``, ``jax_operator``). With options, the product is that of NumPy arrays over the same memory.
+``on_host`` copies arrays from a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Multiply = Callable[..., Any]
 
 
 class HostLibrary:
-    """Any library whose arrays have ``__array_namespace__`` and DLPack."""
+    """A library whose arrays have ``__array_namespace__`` and DLPack's interface."""
 
     def product(self, multiply: Multiply, a: Any, b: Any, precision: str | float) -> Any:
         """A product without options; ``multiply`` is ``matmul``."""
@@ -40,12 +40,12 @@ class HostLibrary:
         return self.array(a, "a"), self.array(b, "b")
 
     def array(self, x: Any, name: str) -> np.ndarray:
-        """Another argument as a NumPy array."""
+        """An argument other than the operands, as a NumPy array."""
         return admit(x, name)
 
     def stored(self, x: Any, name: str) -> np.ndarray:
-        """Another argument as a NumPy array of the dtype that ``x`` has. bfloat16 becomes the dtype of ``ml_dtypes``,
-        which must be installed."""
+        """An argument other than the operands, as a NumPy array of the dtype that ``x`` has. bfloat16 becomes the dtype
+        of ``ml_dtypes``, which must be installed."""
         return self.array(x, name)
 
     def refuse_recorded(self, x: Any, name: str) -> None:
@@ -53,11 +53,11 @@ class HostLibrary:
         recorded."""
 
     def target(self, out: Any, name: str) -> np.ndarray:
-        """The memory of ``out``, or a copy of it. Raises OperandError if it cannot be written."""
+        """The memory of ``out``, or a copy of it. Raises OperandError if ``out`` cannot be written."""
         return self.array(out, name)
 
     def written(self, out: Any, target: np.ndarray) -> None:
-        """Finish writing to ``out``. It is called when ``target``, made from ``out``, holds the product."""
+        """Finish writing to ``out``. This method is called when ``target``, made from ``out``, holds the product."""
 
     def computed(self, a: Any, b: Any, x: np.ndarray, y: np.ndarray, out_dtype: Any) -> Any:  # noqa: ARG002
         """The ``out_dtype`` with which x and y are multiplied to get the product of a and b; None for the dtype to
@@ -153,7 +153,7 @@ class _HostJax(HostLibrary):
 
 def host_library(*values: Any) -> HostLibrary | None:
     """The library of the first value that is an array of another library than NumPy; the result belongs to that
-    library. None if there is none. No value may be on a GPU."""
+    library. None if there is none. None of the values may be on a GPU."""
     for value in values:
         library = library_by_type(value)
         if library is None:
@@ -210,9 +210,9 @@ def read_on_host(
 
 def on_host(x: Any) -> Any:
     """An array as a NumPy array. An array on a GPU is copied, after the work on the caller's stream is done. For an
-    array of another library on the host it is the same memory. Any other value is returned unchanged.
+    array of another library on the host, the result has the same memory. Any other value is returned unchanged.
 
-    bfloat16 and float8 become the dtypes of ``ml_dtypes``, which must be installed for them. Raises OperandError and
+    bfloat16 and float8 become dtypes of ``ml_dtypes``, which must be installed for such arrays. Raises OperandError and
     DTypeError for arrays that cannot be read.
     """
     library = library_of(x)

@@ -39,8 +39,8 @@ def product_of_arrays(a: Any, b: Any, precision: str | float = "standard") -> An
 
 
 def promoted_arrays(a: Any, b: Any) -> tuple[Any, Any]:
-    """Both operands as arrays of the dtype to which JAX promotes them. Raises DTypeError if there is none, and
-    OperandError for operands that are arrays neither of JAX nor of NumPy."""
+    """Both operands as arrays of the dtype to which JAX promotes them. Raises DTypeError if JAX promotes them to no
+    dtype, and OperandError for operands that are arrays neither of JAX nor of NumPy."""
     x, y = _array(a, "a"), _array(b, "b")
     try:
         dtype = jnp.result_type(x, y)

@@ -1,6 +1,6 @@
 """Which layouts of operands a kernel can read directly, and which layout a copy has if an operand must be copied.
 
-The operands have numbers: 0 and 1 are the factors, as the kernel sees them, and 2 is the product.
+The operands are numbered: 0 and 1 are the factors, as the kernel sees them, and 2 is the product.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Boxes:
     """The layouts of kernels whose operands are tensor maps: elements are contiguous along one axis, and may have gaps
     along the other.
 
-    The copy engine needs addresses and strides of whole granules; C can also be written without the copy engine. With
-    ``along_k`` the elements of copies are contiguous along k, whatever the layout of the operands."""
+    The copy engine needs addresses and strides that are multiples of 16 bytes; C can also be written without the copy
+    engine. With ``along_k``, a copy of an operand is contiguous along k, whatever the layout of the operand."""
 
     kernel: CudaKernel = field(compare=False)
     along_k: bool = False
@@ -101,14 +101,16 @@ class Boxes:
         return matrix._replace(next=step, down=down)
 
     def _stores_down(self, matrix: Matrix) -> bool:
-        """Whether it stores C so, column after column: only of two or four bytes, and in boxes."""
+        """Whether the kernel stores C column after column. It can do so only in boxes, and only if elements have two or
+        four bytes."""
         follows = matrix.row == 1 and matrix.columns > 1 and matrix.column >= matrix.rows
         whole = matrix.aligned and are_whole(itemsize_of(matrix.dtype), matrix.rows, matrix.column)
         return follows and whole and "c_down" in self.kernel.boxes
 
     def _reads(self, operand: int, down: bool, size: int) -> bool:
-        """Tensor cores read elements of two and of eight bytes either way. Others must follow each other along k, but for
-        those of four bytes of A, which come from registers."""
+        """Whether tensor cores can read an operand with this layout. They read elements of two and of eight bytes in
+        both directions. Other elements must be contiguous along k, except elements of four bytes of A, which come from
+        registers."""
         along_k = down == (operand == 1)
         either = size in (2, 8) or (size == 4 and operand == 0)
         return ("ab"[operand] + "_down" * down) in self.kernel.boxes and (either or along_k)
@@ -116,11 +118,11 @@ class Boxes:
 
 @dataclass(frozen=True)
 class Strided:
-    """The layouts of kernels that take pointers and strides. Their table ``strides`` says what they read without a
-    copy.
+    """The layouts of kernels that take pointers and strides. The table ``strides`` in the header of such a kernel says
+    what the kernel reads without a copy.
 
-    With ``whole`` such a kernel gets a copy of a factor whose rows or columns do not begin at whole granules, because
-    its longest loads need that."""
+    With ``whole`` such a kernel gets a copy of a factor whose rows or columns do not begin at multiples of 16 bytes,
+    because the kernel's longest loads need such addresses."""
 
     kernel: CudaKernel = field(compare=False)
     whole: bool = False
@@ -154,7 +156,8 @@ class Strided:
 
 
 def _padded(elements: int, size: int) -> int:
-    """The elements from one row of a copy to the next: whole lines, or of short rows whole granules."""
+    """The distance in elements from one row of a copy to the next: whole cache lines, or whole granules for short
+    rows."""
     unit = LINE_BYTES if elements * size > LINE_BYTES else GRANULE
     return -(-elements * size // unit) * unit // size
 
@@ -176,8 +179,8 @@ def is_down(matrix: Matrix) -> bool:
 
 
 def start_of_lines(matrix: Matrix) -> int:
-    """The largest number of bytes of which all beginnings of contiguous rows or columns are multiples: at most a cache
-    line of the GPU.
+    """The largest number of bytes of which the start addresses of all contiguous rows or columns are multiples, at most
+    a cache line of the GPU.
 
     >>> start_of_lines(Matrix(4, 80, 80, 1, "float16")), start_of_lines(Matrix(4, 64, 64, 1, "float16"))
     (32, 128)
@@ -200,8 +203,7 @@ def given_by_strides(matrix: Matrix, step: int = 0) -> Matrix:
 
 
 def kind_of(matrix: Matrix) -> tuple[Any, ...]:
-    """All properties of a matrix that determine, for it and for its transpose, whether it fits and which layout a copy
-    has."""
+    """All properties of a matrix that determine whether it or its transpose fits, and which layout a copy has."""
     rows, columns, row, column, dtype, alignment, *_ = matrix
     size, is_aligned = itemsize_of(dtype), alignment == GRANULE
     if rows > 1 < columns and (row == 1) != (column == 1):
@@ -222,7 +224,7 @@ def kind_of(matrix: Matrix) -> tuple[Any, ...]:
 
 @functools.cache  # for each kernel of a plan
 def layouts_of(kernel: CudaKernel) -> tuple[Layouts, ...]:
-    """The layouts that a kernel takes: those of the operands, and those with which it may be faster."""
+    """The layouts that a kernel takes, and further layouts with which the kernel may be faster."""
     if kernel.strides:
         return (Strided(kernel), Strided(kernel, whole=True)) if "padded" in kernel.strides else (Strided(kernel),)
     return (Boxes(kernel), Boxes(kernel, along_k=True)) if kernel.boxes else (RowMajor(),)

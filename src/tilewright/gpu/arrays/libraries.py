@@ -1,8 +1,8 @@
 """The libraries whose arrays can be on a GPU. For each library: where an array is, the current stream, how to allocate
-memory, and how to return a result. ``host_libraries`` does the same for their arrays on the host.
+memory, and how to return a result. ``host_libraries`` does the same for arrays of these libraries on the host.
 
 The type of an array identifies its library, which is taken from ``sys.modules``. A caller with an array has already
-imported the library, so nothing here imports one.
+imported the library, so this module imports no library.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .repeated import ArrayFunctions, RepeatedGroups, RepeatedLists, RepeatedPro
 
 
 class Library:
-    """What a product needs from a library. ``mutable`` means that its arrays can be ``out``; ``views`` means that they
-    can be transposed without a copy."""
+    """What a product needs from a library. ``mutable`` means that arrays of the library can be ``out``; ``views`` means
+    that arrays of the library can be transposed without a copy."""
 
     name, mutable, views = "", True, True
     #: The short way for products of its arrays, where there is one.
@@ -66,7 +66,7 @@ class Library:
         return lambda: self.empty(shape, dtype, device)[0]
 
     def pieces(self, shapes: Sequence[tuple[int, int]], dtype: str, device: int) -> Pieces:
-        """Matrices in one allocation. Raises MemoryError if it cannot be allocated."""
+        """Matrices in one allocation. Raises MemoryError if the memory cannot be allocated."""
         return pieces_of(shapes, functools.partial(self.empty, dtype=dtype, device=device), self.split)
 
     def transposed(self, x: Any) -> Any:
@@ -74,16 +74,16 @@ class Library:
         raise NotImplementedError
 
     def answer(self, x: Any) -> Any:
-        """The result that the caller receives, for an array from ``empty``. It is called after the work that fills the
-        array was submitted."""
+        """The result that the caller receives, for an array from ``empty``. This method is called after the work that
+        fills the array was submitted."""
         return x
 
     def written(self, out: Any) -> None:
-        """Note that ``out`` was changed. It is called after the work that overwrites ``out`` was submitted."""
+        """Note that ``out`` was changed. This method is called after the work that overwrites ``out`` was submitted."""
 
     def hold(self, stream: int, device: int, things: Any) -> None:
-        """Keep ``things`` alive until all submitted work on them is done, if the library does not. It is called after
-        that work was submitted."""
+        """Keep ``things`` alive until all submitted work on them is done, if the library does not. This method is
+        called after the work on ``things`` was submitted."""
 
 
 def is_on_gpu(*values: Any) -> bool:
@@ -92,8 +92,8 @@ def is_on_gpu(*values: Any) -> bool:
 
 
 def gpu_at(device: int) -> Any:
-    """The GPU with this number. The modules that drive it are imported here, because arrays in the host's memory do not
-    need them."""
+    """The GPU with this number. The modules that drive a GPU are imported by this function, because arrays in the
+    host's memory do not need them."""
     from ..runtime import device as gpus
 
     return gpus.gpu_at(device)
@@ -193,7 +193,7 @@ class Torch(Library):
         return needed or self._torch._C._functorch.is_functorch_wrapped_tensor(x)
 
     def refuse_recorded(self, x: Any, name: str) -> None:
-        """Raise OperandError for a tensor that requires a gradient or has a tangent, in calls that record neither."""
+        """Raise OperandError for a tensor that requires a gradient or has a tangent, if the call cannot record it."""
         torch = self._torch
         if x.requires_grad and torch.is_grad_enabled():
             raise OperandError(
@@ -247,8 +247,8 @@ class Torch(Library):
 
 
 class TorchSubclass(Torch):
-    """Tensors of a subclass whose products may do more, such as fake and traced tensors: PyTorch passes each product to
-    the subclass."""
+    """Tensors of a subclass that may handle products itself, such as fake and traced tensors. PyTorch passes each
+    product of such tensors to the subclass."""
 
     def __init__(self, torch: Any) -> None:
         super().__init__(torch)
@@ -298,8 +298,9 @@ class Cupy(Library):
 
 
 class OtherLibrary(Library):
-    """Any other library with DLPack or CUDA's array interface. The product runs on a stream of Tilewright, which waits
-    for the work that fills the operands. A stream that receives the result waits for the product.
+    """A library that has no class of its own in this module, and whose arrays have DLPack's or CUDA's array interface.
+    The product runs on a stream of Tilewright, which waits for the work that fills the operands. A stream that receives
+    the result waits for the product.
 
     Arrays of such a library cannot be ``out``, because these interfaces cannot announce that an array was written.
     """
@@ -398,7 +399,8 @@ def pieces_of(
     """Matrices with these shapes in as few allocations as possible.
 
     ``empty(shape)`` returns an array and its address. ``split(x, heights)`` splits an array by its rows in one call.
-    With ``split``, matrices of the same width follow one another; otherwise all follow one another in their order."""
+    With ``split``, matrices of the same width follow one another in memory; without it, all matrices follow one another
+    in the given order."""
     of_width: dict[int, list[int]] = {}
     for i, (_, width) in enumerate(shapes):
         of_width.setdefault(0 if split is None else width, []).append(i)
@@ -447,7 +449,7 @@ class TorchFunctions:
 
     @property
     def state(self) -> State:
-        """The object, attribute and value that hold while no tensor has a tangent."""
+        """An object, its attribute, and the value that the attribute has while no tensor has a tangent."""
         return (self._forward, "_current_level", -1)
 
     def has_tangents(self) -> bool:
@@ -455,8 +457,8 @@ class TorchFunctions:
         return self._forward._current_level >= 0 and self._torch._C._is_fwd_grad_enabled()
 
     def key(self, a: Any, b: Any) -> tuple[tuple[Any, ...], int, int] | None:
-        """The key that all products of two tensors with the same launches have in common, and both addresses. None for
-        tensors that must be examined in full."""
+        """The key that all products of two tensors with the same launches have in common, and both addresses. The key
+        is None for tensors that must be examined in full."""
         if a.is_neg() or b.is_neg() or ((a.requires_grad or b.requires_grad) and self._torch.is_grad_enabled()):
             return None
         if self.has_tangents():

@@ -1,12 +1,13 @@
 """Products of lists of arrays on a GPU, in as few launches as possible. There are four kinds of lists:
 
 - batch: the matrices have the same shape and are equally spaced in memory;
-- ragged: they differ in their number of rows and follow one another in memory, as after a split of a tensor;
-- listed: they have any addresses and shapes; kernels that take lists multiply them (``gpu/kernels/lists.cuh``);
-- scattered: they have any addresses and differ only in their number of rows; kernels that read boxes multiply them.
+- ragged: the matrices differ in their number of rows and follow one another in memory, as after a split of a tensor;
+- listed: the matrices have any addresses and shapes; kernels that take lists multiply them (``gpu/kernels/lists.cuh``);
+- scattered: the matrices have any addresses and differ only in their number of rows; kernels that read boxes multiply
+  them.
 
-All other lists are multiplied one by one, and so are lists for which this is predicted to be faster. The way in which a
-list was multiplied is remembered for similar lists (``repeated``).
+The pairs of all other lists are multiplied one by one, and so are the pairs of lists for which this is predicted to be
+faster. The way in which a list was multiplied is remembered for similar lists (``repeated``).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class ListCall:
     one: Callable[[Any, Any], Any]
 
     def part(self, some: slice) -> ListCall:
-        """A call for some of these products."""
+        """The same call for only a part of its products."""
         return replace(self, xs=self.xs[some], ys=self.ys[some])
 
 
@@ -118,7 +119,7 @@ def matmul_lists_on_gpu(
 def _one_by_one(
     call: ListCall, ranges: list[tuple[int, int]], a: Sequence[Any], b: Sequence[Any], addresses: Any
 ) -> list[Any]:
-    """The products of matrices like these, each of the ``ranges`` as a batch."""
+    """The products of similar matrices; the matrices of each of the ``ranges`` are multiplied as a batch."""
     results, both = [], addresses.reshape(2, -1)
     for first, stop in ranges:
         some = slice(first, stop)
@@ -130,8 +131,8 @@ def _one_by_one(
 
 
 def _listed_product(library: Library, xs: list[GpuArray], ys: list[GpuArray], compute: str) -> ListProduct | None:
-    """The products of matrices like these wherever they lie, computed in the dtype ``compute``, in few launches; None where
-    they are faster one by one."""
+    """The products of similar matrices at any addresses, computed in the dtype ``compute``, in few launches; None if
+    multiplying them one by one is faster."""
     first, shapes = xs[0], [(x.shape[0], y.shape[-1]) for x, y in zip(xs, ys, strict=True)]
     if len(xs) == 1 or any(len(each.shape) != 2 for each in (*xs, *ys)):
         return None
@@ -153,7 +154,7 @@ def _listed_product(library: Library, xs: list[GpuArray], ys: list[GpuArray], co
 
 
 def _batch(call: ListCall, a: Sequence[Any], b: Sequence[Any], addresses: Any) -> list[Any]:
-    """The products of matrices like these, at equal distances, in one launch."""
+    """The products of similar matrices at equal distances in memory, in one launch."""
     library, count = call.library, len(call.xs)
     x, y = (
         _stacked(side)._replace(pointer=int(at), keep=kept)
@@ -165,7 +166,8 @@ def _batch(call: ListCall, a: Sequence[Any], b: Sequence[Any], addresses: Any) -
 
 
 def _ragged_product(library: Library, xs: list[GpuArray], ys: list[GpuArray]) -> ListProduct | None:
-    """The products of matrices like these, whose rows follow each other, a launch for ``MOST_RAGGED``; None for others."""
+    """The products of similar matrices whose rows follow each other in memory, with one launch for each ``MOST_RAGGED``
+    products; None for other matrices."""
     kernel = _kernel_for_ragged(xs, ys)
     if kernel is None:
         return None
@@ -206,7 +208,8 @@ def _strides(x: GpuArray) -> tuple[int, int]:
 
 
 def _ragged(library: Library, kernel: CudaKernel, xs: list[GpuArray], ys: list[GpuArray]) -> Callable[[Any], list[Any]]:
-    """``multiply_range(addresses)``: the products of matrices like these, whose rows follow each other, in one launch."""
+    """``multiply_range(addresses)``: the products of similar matrices, whose rows follow each other in memory, in one
+    launch."""
     filled = next((i for i, each in enumerate(xs) if each.shape[0]), 0)
     x, y = xs[filled], ys[0]
     gpu = gpu_at(x.device)
@@ -236,14 +239,14 @@ def _ragged(library: Library, kernel: CudaKernel, xs: list[GpuArray], ys: list[G
 
 
 def _stacked(arrays: list[GpuArray]) -> GpuArray:
-    """Arrays at equal distances as one with another axis, which owns them all."""
+    """Arrays at equal distances as one array with one more axis, which owns all of them."""
     first, step = arrays[0], _distance(arrays[0], arrays[1])
     assert step is not None
     return first._replace(shape=(len(arrays), *first.shape), strides=(step, *first.strides), keep=arrays)
 
 
 def _equally_spaced_ranges(xs: list[GpuArray], ys: list[GpuArray]) -> Iterator[tuple[int, int]]:
-    """The ranges of numbers whose arrays lie at equal distances, each as long as possible."""
+    """The ranges of array numbers in which the arrays are at equal distances in memory, each as long as possible."""
     first = 0
     steps: tuple[int | None, int | None] = None, None
     for i in range(1, len(xs) + 1):
@@ -257,7 +260,8 @@ def _equally_spaced_ranges(xs: list[GpuArray], ys: list[GpuArray]) -> Iterator[t
 
 
 def _distance(x: GpuArray, y: GpuArray) -> int | None:
-    """The elements from one matrix to the next of the same shape and strides; None if they are not such."""
+    """The distance in elements from one matrix to the next of the same shape and strides; None if the shapes or strides
+    differ."""
     nbytes, size = y.pointer - x.pointer, itemsize_of(x.dtype)
     same_layout = len(x.shape) == 2 and (x.shape, x.layout) == (y.shape, y.layout)
     return nbytes // size if same_layout and nbytes >= 0 and nbytes % size == 0 else None
@@ -277,10 +281,10 @@ Submit = Callable[[Any, int, int], None]
 def listed_launches(
     gpu: Device, xs: Sequence[GpuArray], ys: Sequence[GpuArray], tops: Sequence[int], compute: str
 ) -> Submit | None:
-    """The launches of these products of matrices, which are multiplied in the dtype ``compute``. ``tops`` are the
-    elements from an address to each result; the results have no gaps.
+    """The launches of these products of matrices, which are multiplied in the dtype ``compute``. ``tops`` has, for each
+    result, its distance in elements from a common address; the results have no gaps.
 
-    None if no kernel takes the matrices, or if multiplying them one by one is predicted to be faster."""
+    Returns None if no kernel takes the matrices, or if multiplying them one by one is predicted to be faster."""
     pairs, dtype = list(zip(xs, ys, strict=True)), xs[0].dtype
     if any(x.shape[1] != y.shape[0] for x, y in pairs):
         return None
@@ -329,7 +333,8 @@ def listed_launches(
 
 
 def _launch_groups(shapes: Sequence[ListedShape]) -> Iterator[list[int]]:
-    """The numbers of the products of each launch, which lie alike. Products without an element are in none."""
+    """The numbers of the products of each launch, whose matrices have the same layouts. A product without elements is
+    in no launch."""
 
     def lies(i: int) -> tuple[bool, bool]:
         return shapes[i].a.down, shapes[i].b.down
@@ -344,8 +349,8 @@ def _launch_groups(shapes: Sequence[ListedShape]) -> Iterator[list[int]]:
 def _fastest(
     kernel: CudaKernel, dtype: str, shapes: Sequence[ListedShape], gpu: Device
 ) -> tuple[Mapping[str, int], float]:
-    """The set of parameters of the kernel's header that is predicted to be the fastest, and the time of one launch: as that
-    of a batch with as many tiles, and with as many elements."""
+    """The set of parameters of the kernel's header that is predicted to be the fastest, and the predicted time of one
+    launch. The time is that of a batch with as many tiles and as many elements."""
     m, n, k = _mean_sizes(shapes)
     tuned = best_params(kernel, gpu.name, dtype, (round(m), round(n), round(k)))
     size, card = itemsize_of(dtype), gpu.card
@@ -368,7 +373,7 @@ def _mean_sizes(shapes: Sequence[ListedShape]) -> tuple[float, float, float]:
 
 
 def _seconds_one_by_one(engine: Sequence[CudaKernel], dtype: str, shapes: Sequence[ListedShape], gpu: Device) -> float:
-    """The predicted time of as many launches, of which each is made by the kernel that is the fastest for its shape."""
+    """The predicted time of one launch for each product, by the kernel that is the fastest for its shape."""
     times: dict[tuple[int, int, int], float] = {}
     for m, n, k, *_ in shapes:
         if m * n * k and (m, n, k) not in times:
@@ -387,8 +392,8 @@ SubmitBoxes = Callable[[Any, int, int], bool]
 def scattered_launches(
     gpu: Device, engine: Sequence[CudaKernel], a: Sequence[Matrix], b: Sequence[Matrix]
 ) -> tuple[float, SubmitBoxes] | None:
-    """The launches of these products, whose results follow one another without gaps, and their predicted time. None if
-    the matrices differ in more than the rows of A, or if no kernel with boxes takes them."""
+    """The launches of these products, whose results follow one another without gaps, and their predicted time. Returns
+    None if the matrices differ in more than the rows of A, or if no kernel with boxes takes them."""
     filled, y = [x for x in a if x.rows], b[0]
     if not filled or any(each[1:] != filled[0][1:] for each in filled) or any(each != y for each in b):
         return None
@@ -432,7 +437,7 @@ def padded_rows(rows: Sequence[int], params: Mapping[str, int]) -> int:
 
 
 def _scattered_seconds(kernel: CudaKernel, way: Way, rows: Sequence[int], b: Matrix, gpu: Device) -> float:
-    """The predicted time of one launch: as that of a batch with as many rows of tiles."""
+    """The predicted time of one launch, which is that of a batch with as many rows of tiles."""
     mean = -(-padded_rows(rows, way.params) // len(rows))
     shape = EngineShape(b.dtype, b.dtype, mean, b.columns, b.rows, len(rows))
     return next(each.seconds for each in whole_ways(kernel, shape, gpu.card) if each.params == way.params)

@@ -49,9 +49,9 @@ def matmul_on_gpu(
     """The product of two arrays on one GPU, as ``tilewright.matmul`` describes it. ``record`` multiplies arrays whose
     library must record the product.
 
-    Raises OperandError, DTypeError and ShapeError for operands that cannot be multiplied. Raises MemoryLimitError if
-    the GPU has too little memory; then nothing is written. Also raises UsageError, and UnavailableError without
-    ``cuda.bindings``.
+    Raises OperandError, DTypeError and ShapeError for operands that cannot be multiplied. Raises MemoryLimitError, and
+    writes nothing, if the GPU has too little memory. Raises UsageError for options that cannot be used, and
+    UnavailableError if ``cuda.bindings`` is missing.
     """
     asked = None if precision == "standard" and out_dtype is None else (precision, out_dtype)
     if epilogue is None and algorithm == "classical" and (way := short_ways.get(type(a))) is not None:
@@ -153,8 +153,8 @@ def multiply_views(x: GpuArray, y: GpuArray, out: GpuArray, stream: int, precisi
 def plan_of_views(
     x: GpuArray, y: GpuArray, *, views: bool = True, precision: str | float = "standard", out_dtype: str | None = None
 ) -> GpuPlan:
-    """The plan of a product of two arrays; their GPU may be one that is only described. With ``views`` the result may
-    be a transposed view. Raises ShapeError and DTypeError."""
+    """The plan of a product of two arrays; their GPU may be a description of a GPU that this machine does not have.
+    With ``views`` the result may be a transposed view. Raises ShapeError and DTypeError."""
     return _plan(_key(x, y, None, views, precision, out_dtype))
 
 
@@ -177,10 +177,10 @@ def plan_on_gpu(
 
 
 class _PlanKey(NamedTuple):
-    """What a plan depends on beside the epilogue: ``GpuArray.in_granule`` of a, b and ``out`` (shapes, strides, dtypes, the
-    GPU, and whether addresses are whole granules), whether ``out`` is disjoint from the operands, whether b is a transposed
-    in the same memory, so that the product is symmetric, whether the result may be a transposed view, and what was asked
-    for."""
+    """All that a plan depends on except the epilogue. ``x``, ``y`` and ``out`` are ``GpuArray.in_granule`` of a, b and
+    ``out``: shapes, strides, dtypes, the GPU, and addresses modulo 16 bytes. ``disjoint`` says that ``out`` shares no
+    memory with the operands. ``is_gram`` says that b is the transpose of a in the same memory, so that the product is
+    symmetric. ``views`` says that the result may be a transposed view."""
 
     x: Any
     y: Any
@@ -298,7 +298,8 @@ def _not_all_on_gpu(values: dict[str, Any], libraries: list[Library | None]) -> 
 
 
 def _target(out: Any, x: GpuArray) -> GpuArray:
-    """Address, shape and strides of ``out``. Raises OperandError where it cannot be written or is on another device."""
+    """Address, shape and strides of ``out``. Raises OperandError if ``out`` cannot be written or is on another
+    device."""
     library = library_of(out)
     assert library is not None
     if not library.mutable and not isinstance(out, GpuMatrix):
@@ -459,14 +460,15 @@ def pairs_step(b: Matrix, batch: int, source: BufferPlace) -> GpuStep:
 
 
 def _matrices(y: GpuArray) -> tuple[Matrix, int]:
-    """B as it is read, along its columns if their elements follow each other in memory, and how many there are."""
+    """The layout of B as the launch reads it, along the columns if their elements follow each other in memory; and the
+    number of matrices."""
     (k, n), (row, column) = y.shape[-2:], y.strides[-2:]
     batch, following = (y.shape[0], y.strides[0]) if len(y.shape) == 3 and y.strides[0] else (1, 0)
     return Matrix(k, n, row, column, y.dtype, next=following, down=row == 1 != column), batch
 
 
 def _as_reals(y: GpuArray, b: Matrix) -> GpuArray:
-    """B as it is written."""
+    """The complex B as the real matrix that the launch writes."""
     k, n = 2 * b.rows, 2 * b.columns
     strides: tuple[int, ...] = (1, k) if b.down else (n, 1)
     if len(y.shape) == 3:
@@ -475,6 +477,6 @@ def _as_reals(y: GpuArray, b: Matrix) -> GpuArray:
 
 
 def _by_columns(x: GpuArray, real: str) -> GpuArray:
-    """The same memory as reals, re and im in columns that follow each other."""
+    """The same memory as an array of reals, in which real and imaginary parts are in alternate columns."""
     strides = (*(2 * stride for stride in x.strides[:-1]), 1)
     return x._replace(shape=(*x.shape[:-1], 2 * x.shape[-1]), strides=strides, dtype=real)

@@ -1,9 +1,9 @@
-"""Decides how a kernel sees the operands of one product of GPU arrays: which are copied first, and the layout of the
-result.
+"""Decides how a kernel sees the operands of one product of GPU arrays: which operands are copied first, and which
+layout the result has.
 
 ``layouts`` says which layouts a kernel can read directly. A column-major matrix is the transpose of a row-major one, so
 a product of two column-major operands is Cᵀ = Bᵀ·Aᵀ without any copy. Operands with other layouts are copied on the
-GPU. Of C = A·B and Cᵀ = Bᵀ·Aᵀ, the one with fewer bytes to copy is taken.
+GPU. Of the two forms C = A·B and Cᵀ = Bᵀ·Aᵀ, the form with fewer bytes to copy is computed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _ALIGNMENT = 256
 
 
 class OrderedMatrix(NamedTuple):
-    """One of the three matrices of a product. ``original`` is the caller's matrix, and ``used`` is the matrix that the
-    kernel reads or writes.
+    """One of the matrices A, B and C of a product, as the caller and as the kernel see it. ``original`` is the caller's
+    matrix, and ``used`` is the matrix that the kernel reads or writes.
 
-    ``steps`` are the elements from one matrix of the caller to the next along each axis of the batch; ``used_steps``
-    are those of the kernel's matrices. ``at`` is the byte of the workspace where the kernel's copies begin, or None if
-    the kernel uses the caller's matrix. ``matrices`` is the number of matrices in the batch; a matrix that several
-    products share counts once.
+    ``steps`` are the distances in elements from one matrix of the caller to the next, along each axis of the batch;
+    ``used_steps`` are the distances between the kernel's matrices. ``at`` is the byte of the workspace where the
+    kernel's copies begin, or None if the kernel uses the caller's matrix. ``matrices`` is the number of matrices in the
+    batch; a matrix that several products share counts once.
     """
 
     label: str
@@ -49,8 +49,8 @@ class OrderedMatrix(NamedTuple):
 
 
 class Order(NamedTuple):
-    """The product as the kernel sees it: C = P·Q. If ``swapped``, P is the transpose of the caller's b, Q is that of a,
-    and C is transposed, too.
+    """The product as the kernel sees it: C = P·Q. If ``swapped``, P is the transpose of the caller's b, Q is the
+    transpose of a, and C is transposed, too.
 
     ``operands`` is the dtype to which both factors are promoted, and ``dtype`` is that of the result. ``shape`` is the
     shape of the array that is allocated for a result without ``out``. If ``transposed``, the caller gets a transposed
@@ -77,8 +77,8 @@ class Order(NamedTuple):
 
     @property
     def axes(self) -> list[tuple[int, ...]]:
-        """The axes of the batch, as few as possible. Each is its length, and the elements from one P, Q and C to the
-        next."""
+        """The axes of the batch, as few as possible. Each axis is given by its length and by the distances in elements
+        from one P, Q and C to the next."""
         return merged_axes(self.batch, self.p.used_steps, self.q.used_steps, self.c.used_steps)
 
     @property
@@ -121,10 +121,10 @@ class Operands:
         has_epilogue: bool = False,
         is_gram: bool = False,
     ) -> None:
-        """Of two operands and ``out``, if any; only whether their addresses are whole granules matters. ``disjoint``:
-        ``out`` shares no byte with the operands. ``views``: the result may be a transposed view. ``out_dtype``: of the
-        result, if not that of the operands. ``is_gram``: b is a transposed, in the same memory. Raises ShapeError,
-        DTypeError."""
+        """Describe two operands and ``out``, if any; of their addresses it only matters whether they are whole
+        granules. ``disjoint`` says that ``out`` shares no byte with the operands, and ``views`` that the result may be
+        a transposed view. ``out_dtype`` is the dtype of the result, if not that of the operands. ``is_gram`` says that
+        b is the transpose of a, in the same memory. Raises ShapeError, DTypeError."""
         self.is_gram = is_gram
         self.shapes = shapes = combine_shapes(x.shape, y.shape)
         self.operands = dtype_on_gpu(x.dtype, y.dtype)
@@ -160,20 +160,20 @@ class Operands:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """All properties on which arrangements depend, except ``copies_less``; they also determine whether two
-        arrangements are the same order. No size is 0."""
+        """All properties on which arrangements depend, except ``copies_less``. The same properties determine whether
+        two arrangements are the same order. No size is 0."""
         flags = self._disjoint, self._may_be_view, self._has_epilogue, bool(self._batch)
         return self.operands, self.dtype, flags, *(kind_of(matrix) for _, matrix, _ in self._places[False])
 
     def arrangement(
         self, compute: str, layouts: Layouts, swapped: bool | None, *, at_once: bool = False
     ) -> Arrangement | None:
-        """The arrangement for a kernel that multiplies in ``compute`` and reads ``layouts`` directly. None if the
-        kernel cannot store the result.
+        """The arrangement for a kernel that multiplies in ``compute`` and reads ``layouts`` directly. Returns None if
+        the kernel cannot store the result.
 
-        With ``at_once`` the kernel applies the epilogue; otherwise it leaves its sums in the workspace, from which
-        another kernel makes the result. ``swapped`` says whether Cᵀ = Bᵀ·Aᵀ is computed; by default it is, if that
-        copies less."""
+        With ``at_once`` the kernel applies the epilogue; otherwise the kernel leaves its sums in the workspace, from
+        which another kernel makes the result. ``swapped`` says whether Cᵀ = Bᵀ·Aᵀ is computed; by default Cᵀ is
+        computed if that copies fewer bytes."""
         stored, sums = self._stored(compute, layouts, at_once)
         if stored is None:
             return None
@@ -191,7 +191,7 @@ class Operands:
         return Arrangement(swapped, layouts, compute, stored, sums, copied, transposed)
 
     def arranged(self, compute: str, layouts: Layouts, swapped: bool | None, *, at_once: bool = False) -> Order | None:
-        """The order for such an arrangement, if there is one."""
+        """The order of the operands for such an arrangement, or None if the kernel cannot store the result."""
         how = self.arrangement(compute, layouts, swapped, at_once=at_once)
         return None if how is None else self.order(how)
 
@@ -218,13 +218,14 @@ class Operands:
         return Order(self.shapes, batch, *dtypes, how.swapped, p, q, placed, shape, how.transposed, workspace)
 
     def _stored(self, compute: str, layouts: Layouts, at_once: bool) -> tuple[str | None, str | None]:
-        """The dtype that the kernel stores, if it can, and that of sums that it leaves to another one."""
+        """The dtype that the kernel stores, or None if it cannot store the result; and the dtype of sums that the
+        kernel leaves to another kernel, or None."""
         sums = sums_dtype(compute) if self._has_epilogue and not at_once else None
         stored = layouts.stored(compute, sums or self.dtype)
         return stored if stored in ((sums,) if sums else (self.dtype, made_dtype(compute))) else None, sums
 
     def copied(self, compute: str, layouts: Layouts, *, at_once: bool) -> tuple[Copied, Copied] | None:
-        """The operands that must be copied for Cᵀ = Bᵀ·Aᵀ, and those for C = A·B. None if the result cannot be
+        """The operands that must be copied for Cᵀ = Bᵀ·Aᵀ, and those for C = A·B. Returns None if the result cannot be
         stored."""
         stored, _ = self._stored(compute, layouts, at_once)
         if stored is None:
@@ -232,7 +233,7 @@ class Operands:
         return self._copied(True, layouts, compute, stored), self._copied(False, layouts, compute, stored)
 
     def _copied(self, swapped: bool, layouts: Layouts, compute: str, stored: str) -> Copied:
-        """A C that may be a view can have any layout."""
+        """The operands that must be copied. A C that may be a view can have any layout."""
         any_c, found = swapped and self._may_be_view, set[str]()
         for i, (label, matrix, _) in enumerate(self._places[swapped]):
             used = stored if label == "C" else dtype_in_memory(compute, matrix.dtype)
@@ -248,17 +249,18 @@ class Operands:
 
 
 def _rows_follow(c: Matrix) -> Matrix:
-    """C as its rows follow each other."""
+    """The layout of a C whose rows follow each other in memory."""
     return c._replace(row=c.columns, column=1)
 
 
 def _matrices(batch: tuple[int, ...], steps: tuple[int, ...]) -> int:
-    """How many matrices a batch has, of which several products may share one."""
+    """The number of matrices in a batch; a matrix that several products share counts once."""
     return math.prod(n for n, step in zip(batch, steps, strict=True) if step)
 
 
 def _steps_of_copies(batch: tuple[int, ...], steps: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """The elements from one copy to the next along each axis, if copies of ``size`` elements follow each other."""
+    """The distances in elements from one copy to the next along each axis, if copies of ``size`` elements follow each
+    other in memory."""
     found = []
     for i, (n, step) in enumerate(zip(batch, steps, strict=True)):
         following = _matrices(batch[i + 1 :], steps[i + 1 :])
@@ -269,7 +271,8 @@ def _steps_of_copies(batch: tuple[int, ...], steps: tuple[int, ...], size: int) 
 def _matrix(
     x: GpuArray, sizes: tuple[int, int], batch: tuple[int, ...], *, rows: bool = True, columns: bool = True
 ) -> tuple[Matrix, tuple[int, ...]]:
-    """The layout of each matrix in an array, and the elements from one to the next along each axis of the batch.
+    """The layout of each matrix in an array, and the distance in elements from one matrix to the next along each axis
+    of the batch.
 
     Without ``rows`` or ``columns`` the array has no such axis, and the matrices have one row or column.
     """
@@ -285,8 +288,8 @@ def _matrix(
 
 
 def _as_one(x: GpuArray, out: GpuArray | None, shapes: ProductShapes) -> tuple[int, int] | None:
-    """The strides of a batch as one tall matrix, its matrices below each other, where all are multiplied by one b; None
-    where the layout does not allow it."""
+    """The strides of a batch as one tall matrix in which its matrices are stacked, if all are multiplied by the same b;
+    None if the layout does not allow this."""
     if len(x.shape) != len(shapes.batch) + 2 or x.shape[:-2] != shapes.batch:
         return None
     if out is not None and (len(out.shape) != len(x.shape) or not _is_contiguous(out)):

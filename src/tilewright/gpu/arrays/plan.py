@@ -45,7 +45,7 @@ STRAIGHT, CHANGED = "C = A·B", "Cᵀ = Bᵀ·Aᵀ"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GpuPlan(Plan):
-    """The plan of a product of arrays on a GPU. Nothing is allocated or compiled yet.
+    """The plan of a product of arrays on a GPU. To make a plan allocates and compiles nothing.
 
     ``order`` says how the kernel sees the operands. ``gpu`` is the name of the GPU, and ``ordinal`` its number.
     """
@@ -105,7 +105,7 @@ class GpuPlan(Plan):
     @cached_property
     def split(self) -> SplitProduct | ResidueProduct | None:
         """How float32 operands are split for tensor cores of float16, or float64 and complex128 operands are converted
-        to residues for those of int8. None if they are multiplied directly."""
+        to residues for those of int8. None if the operands are multiplied directly."""
         is_split = self.compute in PLANES or self.compute in RESIDUES_IN
         gram = bool(self.problem.symmetry) and is_split_once(self.order)
         return split_of(self.order, self.compute, gram=gram, triangle=self.triangle) if is_split else None
@@ -181,7 +181,7 @@ class PlanPiece(NamedTuple):
 
 
 def _extent(sizes: tuple[int, int, int]) -> str:
-    """The sizes that are not 1, as text; at least the first.
+    """The sizes that are not 1, as text; the first size is always included.
 
     >>> _extent((132, 1, 1)), _extent((32, 8, 1))
     ('132', '32×8')
@@ -194,11 +194,11 @@ def _extent(sizes: tuple[int, int, int]) -> str:
 
 
 class Launches(NamedTuple):
-    """A plan that is ready to run: ``submit(a, b, c, workspace, stream, *arrays)`` submits its launches to the stream
-    with that handle.
+    """A plan that is ready to run. Its function ``submit(a, b, c, workspace, stream, *arrays)`` submits the launches to
+    the stream with that handle.
 
     The arguments are the addresses of the operands, of the workspace and of the epilogue's arrays. The GPU must be the
-    current one."""
+    calling thread's current one."""
 
     plan: GpuPlan
     submit: SubmitSteps
@@ -215,7 +215,7 @@ Axis = tuple[int, ...]
 
 
 def _steps_of(plan: GpuPlan, gpu: Device) -> list[GpuStep]:
-    """The copies of operands, the product, and what becomes of it."""
+    """The steps that copy the operands, multiply, and finish the product."""
     if plan.pieces:
         return [*plan.before, *(step.moved(at) for piece, at in plan.pieces for step in piece.steps)]
     order, ratio = plan.order, gpu.card.memory_ratio
@@ -232,7 +232,7 @@ def _steps_of(plan: GpuPlan, gpu: Device) -> list[GpuStep]:
 
 
 def _multiply_steps(plan: GpuPlan, gpu: Device, places: Sequence[BufferPlace]) -> list[GpuStep]:
-    """The steps that compute all of C from A and B, for a kernel that finds the three at these places."""
+    """The steps that compute all of C from A and B, for a kernel that finds A, B and C at these places."""
     order, axes = plan.order, plan.order.axes
     is_empty = not math.prod((*order.mnk, *order.batch))
     in_engine = bool(plan.kernel.boxes or plan.kernel.strides) and not is_empty
@@ -251,7 +251,7 @@ def _multiply_steps(plan: GpuPlan, gpu: Device, places: Sequence[BufferPlace]) -
 
 
 def _steps_along(plan: GpuPlan, gpu: Device, axis: Axis) -> list[GpuStep]:
-    """The steps of the products along an axis of the batch, of a and b as the kernel is given them."""
+    """The steps of the products along an axis of the batch, with a and b as they are passed to the kernel."""
     order, multiply = plan.order, _general_steps(plan, gpu, axis)
     if not plan.mirrored:
         return multiply
@@ -269,7 +269,7 @@ _SYMMETRIC = {
 
 def is_mirrored(kernel: CudaKernel, shape: EngineShape) -> bool:
     """Whether a separate launch copies one triangle of a symmetric C to the other. Kernels that store by tensor maps
-    need none: they store each tile of a triangle twice."""
+    need no such launch: they store each tile of a triangle twice."""
     return not (shape.ordered or (shape.triangle and _stores_twice(kernel)))
 
 
@@ -313,7 +313,7 @@ def _parts_of_k(plan: GpuPlan, gpu: Device, axis: Axis) -> PartsOfK:
 
 
 def _multiply(plan: GpuPlan, axis: Axis, pieces: PartsOfK | None) -> EngineProduct:
-    """The products along an axis of the batch, as the kernel is given them."""
+    """The products along an axis of the batch, as they are passed to the kernel."""
     order, form, (batch, *nexts) = plan.order, plan.finish, axis
     matrices = zip((order.p.used, order.q.used, order.c.used), nexts, strict=True)
     if plan.kernel.boxes:

@@ -1,12 +1,12 @@
 """The fast path for products of GPU arrays that are like those of an earlier call.
 
 Python plans and launches the first product of a kind. Its launches are recorded (``gpu.runtime.recording``). A later
-product repeats them with its own addresses, if its arrays have the same dtypes, shapes, strides and offsets within a
-granule. For any other product the fast path returns None; then the general path computes the product or raises the
-error.
+product repeats the launches with its own addresses, if its arrays have the same dtypes, shapes, strides and addresses
+modulo 16 bytes. For any other product the fast path returns None; then the general path computes the product or raises
+the error.
 
 If a library has DLPack's exchange interface for C, as PyTorch has from 2.10 on, the C front (``cpu/native/gpu.c``)
-reads the tensors itself. From Python, reading the tensors would take as long as the rest of such a call.
+reads the tensors itself. If Python read the tensors, the reading would take as long as the rest of such a call.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class ExchangeInterface(NamedTuple):
 def exchange_interface(
     first: type, second: type, grad_enabled: Callable[[], bool], state: State = _ALWAYS
 ) -> ExchangeInterface | None:
-    """The interface of two types of one library. None if they have none, or without the C front."""
+    """The exchange interface of two array types of one library. Returns None if the types have no such interface, or if
+    there is no C front."""
     functions = getattr(first, "__dlpack_c_exchange_api__", None)
     if functions is None or front() is None:
         return None
@@ -79,7 +80,7 @@ def _reader(interface: ExchangeInterface, known: dict[bytes, Any], otherwise: Ca
 
 
 class ExchangedProduct(NamedTuple):
-    """A product that C computes, as the fields that C reads, in this order: the program of a ``Replay``, functions that
+    """A product that C computes: the fields that C reads, in this order: the program of a ``Replay``, functions that
     allocate the result and the workspace, and one that raises the error of a status."""
 
     program: bytes
@@ -89,7 +90,8 @@ class ExchangedProduct(NamedTuple):
 
 
 class ExchangedProducts:
-    """The products that C computes by ``product(a, b)``. Unknown ones are computed by ``otherwise(*args)``."""
+    """The products that C computes by ``product(a, b)``. Products that C does not know are computed by
+    ``otherwise(*args)``."""
 
     #: The most products that are known at once.
     MOST = 1024
@@ -100,7 +102,8 @@ class ExchangedProducts:
         self._key, self.product = reader.key, reader.product
 
     def learn(self, arrays: tuple[Any, Any], views: tuple[GpuArray, GpuArray], product: ExchangedProduct) -> None:
-        """Let C compute products of arrays like these, if C reads the same facts of them as Python."""
+        """Let C compute products of arrays like ``arrays``, if C reads the same properties of these arrays as
+        Python."""
         found = self._key(*arrays)
         if found is None:
             return
@@ -113,9 +116,9 @@ class ExchangedProducts:
 
 
 def _is_key_of(key: bytes, views: tuple[GpuArray, GpuArray]) -> bool:
-    """Whether a key has the device, shape and strides of both arrays. Its words (``key_of`` in ``gpu.c``): places within
-    granules, and whether both are at one address; then of each array the device, dtype and number of axes, and the size and
-    stride of each axis."""
+    """Whether a key has the device, shape and strides of both arrays. The words of a key (``key_of`` in ``gpu.c``) are
+    the offsets within granules, and whether both arrays have the same address; then, for each array, the device, dtype
+    and number of axes, and the size and stride of each axis."""
     words = iter(struct.unpack(f"<{len(key) // 8}q", key)[1:])
     for view in views:
         device, axes = next(words), next(words) & 0xFFFF_FFFF
@@ -136,7 +139,7 @@ class ListReader:
         self.read: Callable[[Any, Any], bytes | None] = _reader(interface, {}, None).read
 
     def agrees(self, data: bytes, views: Sequence[GpuArray]) -> bool:
-        """Whether ``read`` in C gives the same facts of the matrices as Python."""
+        """Whether ``read`` in C gives the same properties of the matrices as Python."""
         words = np.frombuffer(data, np.int64)
         found = words[len(views) :].reshape(len(views), _MATRIX_WORDS)
         expected = [(_CUDA | x.device << 32, *x.shape, *x.strides) for x in views]
@@ -191,13 +194,13 @@ class RepeatingLibrary(Protocol):
         """A view of ``x`` with its last two axes swapped."""
 
     def written(self, out: Any) -> None:
-        """Note that ``out`` was changed. It is called after the work that overwrites ``out`` was submitted."""
+        """Note that ``out`` was changed. This method is called after the work that overwrites ``out`` was submitted."""
 
 
 class _Repeatable(NamedTuple):
-    """``run(a, b, c, workspace, …, stream)`` makes the launches and returns 0, or a status for ``error``; the addresses of
-    an epilogue's arrays precede the stream. ``result`` and ``workspace`` allocate. ``extents`` are the first and last byte
-    of a, b and ``out``, if any, from their addresses on."""
+    """``run(a, b, c, workspace, …, stream)`` makes the launches and returns 0, or a status for ``error``; the addresses
+    of an epilogue's arrays precede the stream. ``result`` and ``workspace`` allocate. ``extents`` are the offsets of
+    the first and the last byte of a, b and ``out``, if any, from the addresses of these arrays."""
 
     run: Callable[..., int]
     error: Callable[[int], Exception]
@@ -230,11 +233,9 @@ class RepeatedProducts:
         self._types: set[type] = set()
 
     def product(self, a: Any, b: Any, out: Any = None, asked: Any = None) -> Any:
-        """The product. None if no similar product was computed before, or if there is no memory for it. Raises
-        LaunchError.
-
-        ``asked`` holds the other options of the caller, such as a precision, in a hashable form; None if there are
-        none.
+        """The product. Returns None if no similar product was computed before, or if there is no memory for the
+        product. Raises LaunchError. ``asked`` holds the other options of the caller, such as a precision, in a hashable
+        form; None if there are none.
         """
         if out is not None:
             return self._product_in_place(a, b, out, asked)
@@ -262,7 +263,7 @@ class RepeatedProducts:
         return c if known.transposed is None else known.transposed(c)
 
     def _product_in_place(self, a: Any, b: Any, out: Any, asked: Any) -> Any:
-        """The same for a product with ``out``, which must share no byte with the operands."""
+        """The product that is written to ``out``, which must share no byte with the operands."""
         if type(b) not in self._types or type(out) not in self._types:
             return None
         try:
@@ -315,8 +316,8 @@ class RepeatedProducts:
         return c if out is not None or known.transposed is None else known.transposed(c)
 
     def _key_of_others(self, out: Any, epilogue: Epilogue) -> tuple[ArrayKey, list[int]] | None:
-        """What launches with an epilogue depend on beside a and b, and the addresses of ``out``, bias and scales, 0 for
-        absent ones; None for arrays that only the long way can judge."""
+        """The key of all other arguments on which launches with an epilogue depend, and the addresses of ``out``, bias
+        and scales, with 0 for absent arrays. Returns None for arrays that only the general path can handle."""
         keys: list[Any] = [epilogue.alpha, epilogue.beta, epilogue.activation]
         addresses = []
         for x in (out, epilogue.bias, epilogue.scale_a, epilogue.scale_b):
@@ -338,8 +339,8 @@ class RepeatedProducts:
     ) -> None:
         """Remember a product that ``launches`` computed on this GPU.
 
-        ``arrays`` are a, b and ``out``, which may be None; all belong to the library. ``views`` are their addresses and
-        strides. ``out`` shares no byte with a and b."""
+        ``arrays`` are a, b and ``out``, which may be None; all belong to the library. ``views`` are the addresses and
+        strides of these arrays. ``out`` shares no byte with a and b."""
         a, b, out = arrays
         found, to = self._key(a, b), None if out is None else self._key(out, out)
         kinds = {type(x) for x in arrays if x is not None}
@@ -385,7 +386,8 @@ class RepeatedProducts:
         gpu: Device,
         given: Sequence[int],
     ) -> int:
-        """Makes the launches of the first repetition and records them: a product that is computed once does not need it."""
+        """Makes and records the launches of the first repetition. The first product itself is not recorded, because a
+        product that is computed only once does not need a recording."""
         *addresses, stream = given
 
         def submit(*given: int) -> None:
@@ -400,7 +402,7 @@ class RepeatedProducts:
         return by_python(*addresses, stream)
 
     def _teach(self, a: Any, b: Any, known: _Repeatable) -> None:
-        """Let machine code do the rest of the short way too, where the library has an interface for it."""
+        """Let machine code do the rest of the fast path too, if the library has an exchange interface."""
         replay, types = known.replay, () if self._exchange is None else self._exchange.types
         if self._exchange is None or replay is None or known.transposed is not None or known.is_complex:
             return
@@ -422,7 +424,7 @@ def recorded_run(
     gpu: Device, submit: Callable[..., None], addresses: Sequence[int], stream: int, *, early: bool = False
 ) -> tuple[Callable[..., int], Replay | None]:
     """``submit(*addresses, stream)`` as a function that returns 0, and its launches in the form in which machine code
-    repeats them. None if they cannot be repeated."""
+    repeats them. Returns None if the launches cannot be repeated."""
 
     def by_python(*given: int) -> int:
         with gpu:
@@ -433,10 +435,10 @@ def recorded_run(
 
 
 def _gains_early(plan: GpuPlan, gpu: Device) -> bool:
-    """Whether a product is faster if it may begin before what precedes it on the stream has ended. Its blocks then fill the
-    multiprocessors that are free. That is good if all of them fit at once, or if they are enough for all multiprocessors;
-    else some multiprocessors get several blocks, and others none. Clusters would find no free multiprocessors that are
-    neighbours."""
+    """Whether a product is faster if it may begin before earlier work on the stream has ended. If it may, its blocks
+    fill the free multiprocessors. The product gains if all its blocks fit at once, or if there are enough blocks for
+    all multiprocessors. Otherwise some multiprocessors get several blocks, and others none. Clusters of blocks would
+    find no neighbouring multiprocessors that are free."""
     from ..planning.ways import MOST_SHARED  # which a process without a GPU does not load
 
     blocks = plan.launch.blocks * plan.parts * math.prod(plan.order.batch)
@@ -450,7 +452,7 @@ def _gains_early(plan: GpuPlan, gpu: Device) -> bool:
 
 
 def _overlap(extents: tuple[tuple[int, int], ...], addresses: tuple[int, int, int]) -> bool:
-    """Whether ``out`` shares a byte with an operand, of extents and addresses of a, b and ``out``."""
+    """Whether ``out`` shares a byte with an operand, for the given extents and addresses of a, b and ``out``."""
     (low_a, high_a), (low_b, high_b), (low, high) = extents
     at_a, at_b, at = addresses
     low, high = at + low, at + high
@@ -464,8 +466,8 @@ group_ways: dict[type, Callable[[Any, Any, Any], Any]] = {}
 
 
 class _KnownGroups(NamedTuple):
-    """``run(a, b, c, offsets, stream)`` makes the launch, and returns 0 or a status of which ``error`` makes an exception.
-    It is None until the first repetition has recorded the launch."""
+    """``run(a, b, c, offsets, stream)`` makes the launch, and returns 0 or a status of which ``error`` makes an
+    exception. ``run`` is None until the first repetition has recorded the launch."""
 
     submit: Callable[..., None]
     gpu: Device
@@ -484,8 +486,8 @@ class RepeatedGroups:
         self._known: dict[tuple[ArrayKey, ArrayKey], _KnownGroups] = {}
 
     def product(self, a: Any, b: Any, offsets: Any) -> Any:
-        """The product. None if no similar product was computed before, or if there is no memory for it. Raises
-        LaunchError."""
+        """The product. Returns None if no similar product was computed before, or if there is no memory for the result.
+        Raises LaunchError."""
         if type(b) not in group_ways or type(offsets) not in group_ways:
             return None
         key, pointer, stream, _ = self._functions
@@ -532,7 +534,8 @@ class RepeatedGroups:
     def _record(
         self, key: tuple[ArrayKey, ArrayKey], known: _KnownGroups, given: tuple[int, ...]
     ) -> Callable[..., int]:
-        """What makes the launch from now on: machine code, or where it cannot be recorded what made it before."""
+        """Make the launch that later calls use: machine code, or the earlier function if the launch cannot be recorded.
+        Returns the function for this call."""
         *addresses, stream = given
         by_python, replay = recorded_run(known.gpu, known.submit, addresses, stream)
         run, error = (by_python, None) if replay is None else (replay.run, replay.error)
@@ -547,9 +550,9 @@ ListProduct = Callable[[Sequence[Any], Sequence[Any], Any], list[Any]]
 
 
 class _KnownLists(NamedTuple):
-    """How lists are multiplied. The matrices must have these distances from the first one; any, if None. With ``scattered``
-    lists are left to the long way whose second factors lie at equal distances, since they may be a batch. ``filled`` are
-    the numbers of the matrices that have elements."""
+    """How lists are multiplied. ``distances`` are the required distances of the matrices from the first one; None
+    allows any distances. With ``scattered``, a list whose second factors lie at equal distances takes the general path,
+    because it may be a batch. ``filled`` are the indices of the matrices that have elements."""
 
     distances: Any
     scattered: bool
@@ -557,7 +560,7 @@ class _KnownLists(NamedTuple):
     multiply: ListProduct
 
     def takes(self, addresses: Any) -> bool:
-        """Whether lists whose matrices lie at these addresses may be multiplied like this."""
+        """Whether lists whose matrices lie at these addresses may be multiplied by ``multiply``."""
         filled = addresses[self.filled]
         if not filled.all():  # without memory, as inside a transformation
             return False
@@ -567,7 +570,7 @@ class _KnownLists(NamedTuple):
 
 
 def _are_equal_distances(addresses: Any) -> bool:
-    """Whether those of the second half lie at equal distances."""
+    """Whether the addresses in the second half are at equal distances."""
     between = np.diff(addresses[len(addresses) // 2 :])
     return bool((between == between[:1]).all())
 
@@ -585,8 +588,8 @@ class RepeatedLists:
         self._reader: ListReader | None = None
 
     def products(self, a: Any, b: Any, out: Any = None, asked: Any = None) -> list[Any] | None:
-        """The products. None if no similar lists were multiplied before with the precision ``asked``; None for
-        ``asked`` means "standard"."""
+        """The products. Returns None if no similar lists were multiplied before with the precision ``asked``. If
+        ``asked`` is None, the precision is "standard"."""
         if self._reader is None or out is not None or type(b) is not list or not a:
             return None
         data = self._reader.read(a, b)
@@ -607,8 +610,9 @@ class RepeatedLists:
         needs_same_distances: bool,
         asked: str | None = None,
     ) -> None:
-        """Let ``multiply`` multiply later lists like these, if the same precision is ``asked``. With
-        ``needs_same_distances`` these are only lists whose matrices have the same distances in memory."""
+        """Let ``multiply`` multiply later lists that are similar to ``a`` and ``b``, if the same precision is
+        ``asked``. With ``needs_same_distances``, only lists whose matrices have the same distances in memory count as
+        similar."""
         if self._reader is None:
             self._reader = ListReader(self._interface)
         data = self._reader.read(a, b)

@@ -1,6 +1,6 @@
 """Products whose operands are converted for tensor cores of a narrower dtype: float32 is split into float16, and
-float64 and complex128 are converted to residues in int8. This module decides when that is possible, and predicts the
-time."""
+float64 and complex128 are converted to residues in int8. This module decides when such a conversion is possible, and
+predicts the time of the product."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def can_split(order: Order, compute: str = SPLIT) -> bool:
     """Whether the operands of a product can be split for tensor cores of a narrower dtype.
 
     For float32 the whole batch must be one launch, and the classical bound must hold for rows and columns whose
-    elements have similar magnitudes. For float64 and complex128 there must be one product, whose sums the residues
-    determine."""
+    elements have similar magnitudes. For float64 and complex128 there must be a single product, and its residues must
+    determine its sums."""
     if compute in RESIDUES_IN:
         is_large = min(order.mnk) >= _LEAST.get(RESIDUES_IN[compute].dtype, 0)
         return not order.axes and is_large and order.mnk[2] <= MOST_K
@@ -44,15 +44,15 @@ def can_split(order: Order, compute: str = SPLIT) -> bool:
 
 
 def is_split_once(order: Order) -> bool:
-    """Whether both operands of a Gram matrix are the same memory for the kernel, so that one is split for both."""
+    """Whether both operands of a Gram matrix are the same memory for the kernel, so that only one of them is split."""
     return order.p.used == order.q.used.transposed and not (order.p.is_copied or order.q.is_copied)
 
 
 def split_of(
     order: Order, compute: str = SPLIT, *, gram: bool = False, triangle: bool = False
 ) -> SplitProduct | ResidueProduct:
-    """The split products of an order for which ``can_split`` holds. ``gram`` and ``triangle`` are those of
-    ``SplitProduct``."""
+    """The split products of an order for which ``can_split`` holds. ``gram`` and ``triangle`` have the meaning that
+    they have in ``SplitProduct``."""
     batch, *nexts = (order.axes or [(1, 0, 0, 0)])[0]
     a, b, c = (x.used for x in (order.p, order.q, order.c))
     of_a, of_b = given_by_strides(a, nexts[0]), given_by_strides(b.transposed, nexts[1])
@@ -80,7 +80,8 @@ def split_seconds(order: Order, compute: str, card: Card, *, gram: bool, triangl
 
 
 def _units_seconds(product: ResidueProduct, card: Card) -> float:
-    """By how much the float64 operations of these launches take longer than on an H200, where memory takes the time."""
+    """The additional seconds that the float64 operations of these launches take, compared with an H200, where memory
+    limits the launches."""
     a, b, each = product.a, product.b, product.a.each
     lines = sum(x.lines for x in product.operands)
     operations = each * (_TO_ROUND * lines * a.k + (4 * a.moduli + _TO_SCALE) * a.lines * b.lines)
@@ -88,7 +89,7 @@ def _units_seconds(product: ResidueProduct, card: Card) -> float:
 
 
 def rounded_rows(k: int) -> Rows:
-    """The rows of a printed plan about accuracy, if each number becomes one float16 number."""
+    """The rows about accuracy in a printed plan, for operands of which each number becomes one float16 number."""
     return [
         ("in", "float32, its rows and columns scaled by powers of two and rounded to float16, summed in float32"),
         (
@@ -101,8 +102,8 @@ def rounded_rows(k: int) -> Rows:
 
 
 def split_rows(k: int, params: Mapping[str, int], step: int | None = None) -> Rows:
-    """The rows of a printed plan about accuracy, for split operands. With ``step``, sums over ``step`` elements of k
-    are added, with one rounding each."""
+    """The rows about accuracy in a printed plan, for split operands. With ``step``, the sum over each ``step`` elements
+    of k is added to the total with one rounding."""
     step = min(k, step or k)
     excess = allowed_excess(step, params["CHUNK"])
     factor = split_bound(step, params["CHUNK"]) + -(-k // step) - 1
@@ -119,7 +120,7 @@ def split_rows(k: int, params: Mapping[str, int], step: int | None = None) -> Ro
 
 
 def residues_rows(operand: ResidueOperand) -> Rows:
-    """The rows of a printed plan about accuracy, for a product by residues with such an operand."""
+    """The rows about accuracy in a printed plan, for a product by residues with this operand."""
     dtype, moduli, each = operand.matrix.dtype, operand.moduli, operand.each
     bound, terms = residue_bound(operand.k, moduli, dtype), operand.k * each
     kept = f"the classical bound {terms}·2⁻⁵³" if bound == terms * 2.0**-53 else f"{bound:.2g}"

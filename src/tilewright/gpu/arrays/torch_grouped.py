@@ -1,7 +1,8 @@
 """``tilewright::grouped_matmul``, an operator of PyTorch: grouped products with gradients, also in ``torch.compile``.
 
-As in ``torch_operator`` there are two operators: ``tilewright::grouped_matmul`` for the product as it is written, and
-``tilewright::grouped_product``, which has no gradient, for each product of a compiled graph.
+As in ``torch_operator`` there are two operators. In a traced graph, ``tilewright::grouped_matmul`` stands for the
+product as the program states it, and ``tilewright::grouped_product``, which has no gradient, stands for each product of
+a compiled graph.
 """
 
 from __future__ import annotations
@@ -68,12 +69,12 @@ def _multiply(a: Tensor, b: Tensor, offsets: Tensor | None = None) -> Tensor:
 
 
 def _as_node(a: Tensor, b: Tensor, offsets: Tensor | None = None) -> Tensor:
-    """The products in a graph: row-major, as ``_described`` promises."""
+    """The products as a node of a graph computes them: the result is row-major, as ``_described`` promises."""
     return _multiply(a, b, offsets).contiguous()
 
 
 def _described(a: Tensor, b: Tensor, offsets: Tensor | None = None) -> Tensor:
-    """A tensor like the result, without numbers."""
+    """A tensor with the shape, dtype and strides of the result, without values."""
     shapes = combine_grouped_shapes(tuple(a.shape), tuple(b.shape), None if offsets is None else tuple(offsets.shape))
     return a.new_empty(shapes.result, dtype=torch.promote_types(a.dtype, b.dtype))
 
@@ -83,7 +84,7 @@ class RecordedGroups(torch.autograd.Function):
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, offsets: Tensor | None) -> Tensor:
-        """The product. Gradients are not recorded here, but a trace may see it."""
+        """The product. No gradient of this computation is recorded, but a trace may record the computation."""
         return _differentiable(a, b, offsets)
 
     @staticmethod
@@ -109,7 +110,7 @@ class RecordedGroups(torch.autograd.Function):
 
 
 def _flops(a: Any, b: Any, offsets: Any = None, **_: Any) -> int:
-    """Operations for ``torch.utils.flop_counter``, as if all of what groups divide belonged to one."""
+    """The number of operations for ``torch.utils.flop_counter``, as if all rows, or all of k, belonged to one group."""
     shapes = combine_grouped_shapes(tuple(a), tuple(b), None if offsets is None else tuple(offsets))
     return 2 * shapes.m * shapes.n * shapes.k * (1 if shapes.grouped_axis else shapes.groups)
 

@@ -1,10 +1,11 @@
-"""``tilewright::matmul``, an operator of PyTorch: ``torch.compile`` traces it without a break, and it has a gradient.
+"""``tilewright::matmul``, an operator of PyTorch that has a gradient, and that ``torch.compile`` traces without a
+break.
 
 There are three paths to a product. An eager product calls no operator of PyTorch. If a gradient is recorded or
 ``torch.func`` transforms the product, the eager product runs inside ``RecordedProduct``. A traced product becomes a
-node of a graph: ``tilewright::matmul`` as it is written, and ``tilewright::product`` for each product after
-differentiation. ``tilewright::product`` has no gradient and does as little as possible, because compiled graphs call
-it.
+node of a graph. The node is ``tilewright::matmul`` for the product as the program states it, and
+``tilewright::product`` for each product after differentiation. ``tilewright::product`` has no gradient and does as
+little as possible, because compiled graphs call it.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _operator, _node = torch.ops.tilewright.matmul.default, torch.ops.tilewright.pro
 
 def product(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:
     """The product of two tensors on the host or on one GPU, as a tensor on the same device. Gradients of every order
-    are recorded. The dtype is the one to which both operands are promoted. ``bias`` has one number for each column,
-    which is added.
+    are recorded. The product has the dtype to which both operands are promoted. ``bias`` has one number for each column
+    of the product, which is added to that column.
 
     >>> product(torch.eye(2), torch.tensor([[1., 2.], [3., 4.]]))
     tensor([[1., 2.],
@@ -59,7 +60,7 @@ def product(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Ten
 
 def check_tensor(x: Any, name: str) -> None:
     """Raise OperandError for an operand ``name`` that is not a tensor of numbers in memory. The message says how to
-    make one."""
+    make such a tensor."""
     if not isinstance(x, Tensor):
         kind = f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}".removeprefix("builtins.")
         rule = "a tensor is multiplied by a tensor, as in PyTorch"
@@ -101,7 +102,8 @@ def compiled_matmul(a: Any, b: Any, precision: str | float, *given: str) -> Any:
 
 
 def _is_traced(x: Tensor) -> bool:
-    """Whether PyTorch passes operations on ``x`` on, because it is of a subclass or because of a dispatch mode."""
+    """Whether PyTorch dispatches operations on ``x`` to other code, because ``x`` belongs to a subclass or a dispatch
+    mode is active."""
     plain = type(x) is Tensor or type(x) is torch.nn.Parameter
     return not plain or torch._C._len_torch_dispatch_stack() > 0
 
@@ -140,7 +142,7 @@ def _multiply(a: Tensor, b: Tensor, precision: str | float, bias: Tensor | None 
 
 
 def promoted_dtype(a: Tensor, b: Tensor) -> torch.dtype:
-    """The dtype to which PyTorch promotes both operands. Raises DTypeError if there is none."""
+    """The dtype to which PyTorch promotes both operands. Raises DTypeError if PyTorch promotes them to no dtype."""
     try:
         return torch.promote_types(a.dtype, b.dtype)
     except RuntimeError as error:
@@ -149,8 +151,8 @@ def promoted_dtype(a: Tensor, b: Tensor) -> torch.dtype:
 
 
 def as_numpy(x: Tensor, name: str, precision: str | float = "standard") -> np.ndarray:
-    """The memory of a tensor on the host as a NumPy array. For bfloat16, which NumPy does not have, a copy in a wider
-    dtype.
+    """The memory of a tensor on the host as a NumPy array. For bfloat16, which NumPy does not have, the result is a
+    copy in a wider dtype.
 
     Raises DTypeError for a tensor that NumPy cannot read.
     """
@@ -168,12 +170,12 @@ def as_numpy(x: Tensor, name: str, precision: str | float = "standard") -> np.nd
 
 
 def _as_node(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:
-    """A product in a graph: it is row-major, as ``_described`` promises."""
+    """The product as a node of a graph computes it: the result is row-major, as ``_described`` promises."""
     return _multiply(a, b, precision, bias).contiguous()
 
 
 def _described(a: Tensor, b: Tensor, precision: str | float = "standard", bias: Tensor | None = None) -> Tensor:  # noqa: ARG001
-    """A tensor like the product, without numbers."""
+    """A tensor with the shape, dtype and strides of the product, without values."""
     if not (a.dim() and b.dim()):
         raise ShapeError("a and b need at least one axis each: for scalars use *")
     k = b.shape[-2] if b.dim() > 1 else b.shape[0]
@@ -200,7 +202,8 @@ class _GradientShape(NamedTuple):
 
 
 def _fitted(gradient: Tensor, like: _GradientShape, added: int) -> Tensor:
-    """A gradient in the shape and dtype of its operand; ``added``: the axis that a vector got."""
+    """A gradient in the shape and dtype of its operand. ``added`` is the axis that was added to an operand that is a
+    vector."""
     if len(like.shape) == 1:
         gradient = gradient.squeeze(added)
     return gradient.sum_to_size(like.shape).to(like.dtype)
@@ -231,12 +234,13 @@ class RecordedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, precision: str | float, bias: Tensor | None) -> Tensor:
-        """The product. Gradients are not recorded here, but a trace or an outer transformation may see it."""
+        """The product. No gradient of this computation is recorded, but a trace or an outer transformation may record
+        the computation."""
         return _differentiable(a, b, precision, bias)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Save the operands; for the gradients only those that a gradient needs."""
+        """Save the operands for the tangent; for the gradients, save only the operands that a gradient needs."""
         a, b, ctx.precision, bias = inputs
         of_a, of_b = ctx.needs_input_grad[:2]
         ctx.bias = None if bias is None else _GradientShape.of(bias)
@@ -286,7 +290,7 @@ _recorded = super(torch.autograd.Function, RecordedProduct).apply
 
 
 def _flops(a: Any, b: Any, *_: Any, **__: Any) -> int:
-    """Operations for ``torch.utils.flop_counter``: a multiplication and an addition count as two."""
+    """The number of operations for ``torch.utils.flop_counter``: a multiplication and an addition count as two."""
     shapes = combine_shapes(tuple(a), tuple(b))
     return 2 * math.prod(shapes.batch) * shapes.m * shapes.n * shapes.k
 

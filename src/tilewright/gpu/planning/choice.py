@@ -1,9 +1,9 @@
 """The dtypes in which a GPU can compute a product, the kernels for these dtypes, and the parameters of kernels.
 
 ``gpu.arrays.choose`` compares the predicted times of the engine's kernels. Blocks of products larger than a memory are
-also multiplied by rungs of the ladder, because these can add to C in any order of k (``choose_gpu``). No kernel is
-named here: each kernel declares its dtypes and the shapes that suit it. From the highest ``order`` down, the first
-suitable kernel is taken. ``tilewright tune`` stores the best parameters that it found for a GPU in the user's cache.
+also multiplied by rungs of the ladder, because rungs can add to C in any order of k (``choose_gpu``). This module names
+no kernel: each kernel declares its dtypes and the shapes that suit it. The suitable kernel with the highest ``order``
+is taken. ``tilewright tune`` stores the best parameters that it found for a GPU in the user's cache.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ def computed_on_gpu(
 ) -> tuple[str, ...]:
     """The dtypes in which a GPU may multiply arrays of ``dtype``, in the order in which they are tried.
 
-    The caller takes the first dtype that has a kernel for the shape and the ``result``; or if
-    ``takes_fastest(precision)``, the fastest of these dtypes. The order depends on the precision:
+    The caller takes the first dtype that has a kernel for the shape and the ``result``; if
+    ``takes_fastest(precision)``, the caller takes the fastest of these dtypes instead. The order depends on the
+    precision:
 
-    - "fast" or a number: the dtypes that keep this bound for this ``k``, on a GPU of that compute ``capability``;
-    - "tf32": tf32, then float32, if the bound of tf32 is not wider;
+    - "fast" or a number (an error bound): the dtypes that keep the bound for this ``k``, on a GPU of that compute
+      ``capability``;
+    - "tf32": tf32, then float32, unless the error bound of float32 for this ``k`` is wider than that of tf32;
     - "highest": the widest dtype;
     - otherwise: ``dtype``, then a dtype that holds all of its values, then the dtype of the result.
 
@@ -83,8 +85,8 @@ def engine_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
 
 
 def invariant_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
-    """The kernels of ``engine_on_gpu`` that make invariant products, all with the same bits. They are the kernels for
-    the newest GPUs."""
+    """The kernels of ``engine_on_gpu`` that compute invariant products, each of them with the same bits. Only the
+    kernels for the newest GPUs compute invariant products."""
     return of_newest([kernel for kernel in engine_on_gpu(dtype, capability) if kernel.invariant is not None])
 
 
@@ -137,7 +139,7 @@ def _able_on_gpu(dtype: str, capability: str) -> list[CudaKernel]:
 
 
 def _rungs_with_pointers() -> list[CudaKernel]:
-    """The rungs that take pointers, as all shapes need, the highest first."""
+    """The rungs that take pointers and therefore suit all shapes, the highest first."""
     rungs = (kernel for kernel in cuda_catalog().values() if not kernel.boxes)
     return sorted(rungs, key=lambda kernel: -kernel.order)
 
@@ -153,8 +155,8 @@ def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[
 
 
 def tuned_card(card: Card) -> Card:
-    """The card, or the card without its name if nothing was tuned for it. So the cache is read once for all kernels of
-    a product."""
+    """The card, or the card without its name if nothing was tuned for it. For a card without a name, the kernels of a
+    product do not search the cache of tuned parameters."""
     return card._replace(name="") if card.name and _FOLDER.is_absent else card
 
 

@@ -1,8 +1,9 @@
 """Evaluates the expressions of a kernel's header for all sets of parameters at once, as programs over columns.
 
 A value is a number, or a column with one number for each set of parameters. All numbers are float64, in which integers
-below 2^53 are exact, and so are their quotients rounded down or up. Expressions of *fixed* names alone are computed
-once. The others are computed for each shape by the C front (``native/columns.c``), or by NumPy with the same bits.
+below 2^53 are exact, and so are quotients of such integers, rounded down or up. Expressions that contain only *fixed*
+names are computed once. All other expressions are computed for each shape by the C front (``native/columns.c``), or by
+NumPy with the same bits.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _ALL: Index = np.empty(0, np.intp)
 
 
 class _Node(NamedTuple):
-    """A value of an expression: a name, a constant, or an operation on values before it."""
+    """A value of an expression: a name, a constant, or an operation on earlier values."""
 
     name: str = ""
     constant: float = 0.0
@@ -59,8 +60,9 @@ class _Node(NamedTuple):
 def staged(
     steps: Mapping[str, Expression], fixed: Collection[str], others: Collection[str], columns: Collection[str]
 ) -> Staged:
-    """A program of expressions, each of which may use the results of those before it; its result is the last one. Of
-    the names ``fixed`` and ``others``, those in ``columns`` are columns.
+    """A program of expressions, each of which may use the results of earlier expressions; the result of the program is
+    the value of the last expression. Of the names ``fixed`` and ``others``, the values of those in ``columns`` are
+    columns.
 
     >>> steps = {"area": Expression.parse("m * n", ["m", "n"]), "twice": Expression.parse("2 * B * area", ["B", "area"])}
     >>> program = staged(steps, ["B"], ["m", "n"], ["B"])
@@ -103,7 +105,8 @@ class Staged:
         self._code, self._columns = self._coded()
 
     def _coded(self) -> tuple[bytes, int]:
-        """The second stage as ``Program`` of ``native/columns.c``, and how many columns it has, with its own."""
+        """The second stage as ``Program`` of ``native/columns.c``, and the number of its columns, those that it
+        computes included."""
         places: dict[int, int] = {}
         ends = [0, 0]
         for groups in (self._carried, self._given, [[i for i in self._steps if not self._values[i].is_column], []]):
@@ -179,7 +182,7 @@ class Staged:
 
 
 def _computed(value: _Node, found: Mapping[int, Any], given: Mapping[str, Any]) -> Any:
-    """A value, of those before it and of the names that are given."""
+    """Compute a value from earlier values and from the given names."""
     if value.name:
         column = np.asarray(given[value.name], float)
         return column if column.ndim else column[()]
@@ -190,7 +193,7 @@ def _computed(value: _Node, found: Mapping[int, Any], given: Mapping[str, Any]) 
 
 
 class _Code:
-    """The values of expressions; what occurs twice is computed once."""
+    """The values of expressions; an expression that occurs twice is computed once."""
 
     def __init__(self, fixed: Collection[str], others: Collection[str], columns: Collection[str]) -> None:
         self.values: list[_Node] = []
@@ -199,7 +202,7 @@ class _Code:
         self.known = {value.name: self._numbered(value) for value in names}
 
     def value(self, node: ast.expr) -> int:
-        """The number of the value of an expression that has been checked."""
+        """The number of the value of a checked expression."""
         match node:
             case ast.Constant(value=number):
                 return self._numbered(_Node(constant=float(number)))  # type: ignore[arg-type]

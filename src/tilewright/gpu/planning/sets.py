@@ -27,9 +27,9 @@ _VARIED = tuple(name for name in TIMED if name not in LAYOUT)
 class Sets:
     """Sets of parameters of a kernel, for operands with one kind of layout.
 
-    ``layout`` has a value for each name of LAYOUT; what follows from these values is computed once. ``params`` is the
-    only set; if it is None, the sets are those of the header, with their conditions. ``table`` has the costs in the
-    formulas of times."""
+    ``layout`` has a value for each name of LAYOUT; all that depends only on these values is computed once. ``params``
+    is the only set; if it is None, the sets are those of the header, with their conditions. ``table`` has the costs in
+    the formulas of times."""
 
     def __init__(
         self, kernel: CudaKernel, layout: Mapping[str, float], params: Mapping[str, int] | None, table: CostTable
@@ -109,8 +109,8 @@ class Sets:
     def seconds(self, index: Index, *, cut: bool = False, **varied: Any) -> Column:
         """The predicted times for each of these sets.
 
-        ``varied`` has the values of all other names of TIMED except ``lines``. The blocks are a column. With ``cut`` so
-        are parts, part, out_size and c_down."""
+        ``varied`` has the values of all other names of TIMED except ``lines``. The value of ``blocks`` is a column.
+        With ``cut``, the values of parts, part, out_size and c_down are columns, too."""
         lines = varied["a_start"] == varied["b_start"] == 128
         try:
             return (self._cut_times if cut else self._times)(index, lines=lines, **varied)
@@ -122,7 +122,7 @@ def sets_for(
     kernel: CudaKernel, layout: tuple[float, ...], params: Mapping[str, int] | None = None, table: str = BASE
 ) -> Sets:
     """The sets of a kernel, or only ``params``, for a layout whose values are in the order of LAYOUT. The costs are
-    those of the table of this name."""
+    those of the header's table ``table``."""
     return _sets_for(kernel, layout, None if params is None else tuple(params.items()), table)
 
 
@@ -159,7 +159,7 @@ def _checked_sets(kernel: CudaKernel) -> tuple[dict[str, int], ...]:
 
 @functools.cache
 def _times(kernel: CudaKernel, *, cut: bool = False) -> Staged:
-    """Its table ``time``."""
+    """The table ``time`` of the kernel's header, as a program of two stages."""
     return staged(
         kernel.time, (*_fixed(kernel), *kernel.costs), _VARIED, {*kernel.params, "blocks", *(_CUT if cut else ())}
     )

@@ -1,7 +1,7 @@
 """The ways in which the engine's kernels can compute a product on a GPU, each with its predicted time.
 
 A kernel's header lists its sets of parameters and predicts the time of a launch (in its table ``time``). If C has too
-few tiles for all multiprocessors, k can be cut into parts, whose sums another kernel adds in a fixed order.
+few tiles to keep all multiprocessors busy, k can be cut into parts, whose sums another kernel adds in a fixed order.
 """
 
 from __future__ import annotations
@@ -52,16 +52,15 @@ class EngineShape(NamedTuple):
     """The product as a kernel sees it.
 
     ``out`` is the dtype that the kernel stores. The start addresses of rows or columns are multiples of ``a_start`` and
-    ``b_start`` bytes, at most 128. With ``a_down`` the elements of a column of A are contiguous, with ``b_across``
-    those of a row of B, and with ``c_down`` those of a column of C. ``a_vector`` and ``b_vector`` are the most bytes of
-    one access.
+    ``b_start`` bytes, at most 128. With ``a_down`` the columns of A are contiguous, with ``b_across`` the rows of B,
+    and with ``c_down`` the columns of C. ``a_vector`` and ``b_vector`` are the most bytes of one access to A and to B.
 
     ``vectors`` is the number of vectors of an epilogue that the kernel applies, with one number for each column of the
     kernel's C; None if it applies no epilogue. With ``blocks`` each 128 elements of k have their own scales.
 
     With ``invariant`` the bits of a row of C must depend only on that row of A and on B, so k is not cut. With
-    ``ordered`` all elements of C must be summed in the same order; k may be cut, if it is cut in the same way for all.
-    With ``triangle`` C is symmetric, and only its lower triangle is computed."""
+    ``ordered`` all elements of C must be summed in the same order; k may be cut, if it is cut in the same way for all
+    elements. With ``triangle`` C is symmetric, and only its lower triangle is computed."""
 
     dtype: str
     out: str
@@ -124,7 +123,7 @@ class FastestWay(NamedTuple):
 
 def ways(kernel: CudaKernel, product: EngineShape, card: Card) -> list[Way]:
     """All ways that the kernel's header lists, the fastest first. If ``tilewright tune`` found parameters for this GPU,
-    only the ways with these.
+    only the ways with these parameters are returned.
 
     >>> from tilewright.kernels.catalog import cuda_engine
     >>> from tilewright.kernels.cuda_kernel import Card
@@ -180,7 +179,8 @@ def totals(found: TimedWays, product: EngineShape, card: Card, copied: float) ->
 
 
 def fastest_way(kernel: CudaKernel, product: EngineShape, card: Card, copied: float = 0.0) -> FastestWay | None:
-    """The way with the least total time, the first of several equal ones. None if no set of parameters is allowed."""
+    """The way with the least total time, the first of several equal ones. Returns None if no set of parameters is
+    allowed."""
     sets = _sets_of(kernel, product, card)
     search = _search(sets, product.invariant, product.ordered, card.memory_ratio)
     if search is None:
@@ -203,7 +203,7 @@ def fastest_way(kernel: CudaKernel, product: EngineShape, card: Card, copied: fl
 def _search(
     sets: Sets, invariant: bool, ordered: bool, memory_ratio: float
 ) -> Callable[..., tuple[float, int, int] | None] | None:
-    """``fastest_way`` for these sets, by the C front: takes the values of ``_GIVEN`` but the last one."""
+    """``fastest_way`` for these sets by the C front, as a function of the values of ``_GIVEN`` except the last one."""
     native, kernel = front(), sets.kernel
     if native is None:
         return None
@@ -258,15 +258,15 @@ def part_steps(kernel: CudaKernel, params: Mapping[str, int], dtype: str, k: int
 
 
 def why_first(found: list[tuple[Way, float, tuple[str, ...]]]) -> str:
-    """Why the first of these ways was chosen: the first ways with their times in seconds, which include copies, and
-    with words on what each computes and copies."""
+    """The reason why the first of these ways was chosen. The reason lists the first ways with their times in seconds,
+    which include copies, and says what each way computes and copies."""
     (first, seconds, words), *others = found
     lost = [f"{_name(way, text, first, words)}: {seconds_text(other)}" for way, other, text in others]
     return f"predicted to be the fastest, {seconds_text(seconds)}" + (f"; next {'; '.join(lost)}" if lost else "")
 
 
 def _name(way: Way, words: tuple[str, ...], first: Way, words_of_first: tuple[str, ...]) -> str:
-    """What is different in another way."""
+    """A text that says how a way differs from the first way."""
     changed = [way.kernel.name] if way.kernel is not first.kernel else []
     changed += [f"{name}={value}" for name, value in way.params.items() if first.params.get(name) != value]
     if way.parts != first.parts:
@@ -276,8 +276,8 @@ def _name(way: Way, words: tuple[str, ...], first: Way, words_of_first: tuple[st
 
 
 def _parts(sets: Sets, index: Index, blocks: Column, k: int, sms: int) -> tuple[Index, Column] | None:
-    """Which of these sets are tried with which numbers of parts of k: each with 1, and with some that occupy all
-    multiprocessors; None if all only with 1."""
+    """The sets that are tried, and the number of parts of k for each. Each set is tried with one part, and with some
+    numbers of parts that occupy all multiprocessors. Returns None if all sets are tried only with one part."""
     steps = np.ceil(k / sets.step[index])
     most = np.minimum(np.floor(steps / _LEAST_STEPS), _MOST_PARTS)
     if most.max() < 2:

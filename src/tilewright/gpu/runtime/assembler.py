@@ -1,8 +1,10 @@
-"""Assembles a caller's PTX without a GPU: by ``ptxas``, or else by nvJitLink, which comes with ``cuda.core``.
+"""Assembles a caller's PTX without a GPU, by ``ptxas`` or, if that is not installed, by nvJitLink, which comes with
+``cuda.core``.
 
 The binary shows which accesses the compiler fuses or removes, and how many resources of a multiprocessor the kernel
-takes. The driver and ``ptxas`` assemble PTX as a whole program. nvJitLink assembles it as a part of a program. Then the
-address of shared memory is not known, so fewer accesses to it are fused into wide ones.
+takes. The driver and ``ptxas`` assemble PTX as a whole program. nvJitLink assembles it as a part of a program. In a
+part of a program, the address of shared memory is not known, so fewer accesses to shared memory are fused into wide
+ones.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ def assemble(ptx: str, name: str) -> tuple[Compiled, str]:
 
 @functools.cache  # imports it once
 def _nvjitlink() -> Any:
-    """The bindings of nvJitLink; None if they, or the library, are not there."""
+    """The bindings of nvJitLink; None if the bindings or the library are not installed."""
     try:
         library = importlib.import_module("cuda.bindings.nvjitlink")
         library.version()
@@ -79,7 +81,7 @@ def _nvjitlink() -> Any:
 
 
 def _version(tool: str) -> str:
-    """What tells a release of an assembler from another."""
+    """A text that identifies the release of an assembler."""
     if tool == "nvJitLink":
         return ".".join(map(str, _nvjitlink().version()))
     release = Path(tool).stat()
@@ -137,6 +139,6 @@ def _ptxas() -> list[str]:
 
 
 def _first_line(log: bytes | bytearray) -> str:
-    """The first message of ptxas in a log: an error, else why it ended."""
+    """The first message of ptxas in a log: an error, or the reason why ptxas ended."""
     lines = [line.strip() for line in log.decode(errors="replace").strip("\0\n ").splitlines() if line.strip()]
     return next((line for line in lines if re.search(r"\berror\s+:", line)), lines[0] if lines else "")

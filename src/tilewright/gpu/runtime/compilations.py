@@ -1,5 +1,5 @@
-"""Compiled kernels of the engine. They come from an archive that was built before, or are compiled when a product first
-needs them.
+"""Compiled kernels of the engine. The kernels come from an archive that was built before, or are compiled when a
+product first needs them.
 
 ``python -m tilewright.prebuilt --gpu sm_90a`` writes an archive: an SQLite database with one row for each kernel. A
 process reads only the kernels that it launches. Kernels that the archive lacks are compiled on other threads, each
@@ -114,13 +114,14 @@ def _check_compiles(path: Path) -> None:
 
 
 def archive_key() -> str:
-    """A key of the code from which an archive is compiled. Kernels' headers are left out: they predict times and are
-    not compiled."""
+    """A key of the code from which an archive is compiled. The key leaves out the kernels' headers, which predict times
+    and are not compiled."""
     return fingerprint(FORMAT, *(code_of(path.read_text(encoding="utf-8-sig")) for path in sources.files(SOURCES)))
 
 
 def _found(path: Path, arch: str, macros: Mapping[str, object], source: str | None) -> Compiled | None:
-    """The kernel from the archive. ``source``: the text of the file, if that may be another one than an archive has."""
+    """The kernel from the archive. ``source`` is the text of the file, if it may differ from the text from which the
+    archive was made."""
     request = Request(path, arch, tuple(sorted((name, str(value)) for name, value in macros.items())))
     if _asked is not None:
         _asked[request] = None
@@ -132,7 +133,7 @@ def _found(path: Path, arch: str, macros: Mapping[str, object], source: str | No
 
 
 class _Any(tuple[str, ...]):
-    """The kernels of a file that was not compiled: any."""
+    """The kernels of a file that was not compiled: a collection that contains every name."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -145,7 +146,7 @@ def _text(path: Path) -> str:
 
 @functools.cache  # reads it once
 def _archive(arch: str) -> _Archive | None:
-    """The archive of an architecture, if there is one of these sources that can be read."""
+    """The archive of an architecture, if there is a readable archive that was made from these sources."""
     for path in (folder / archive_name(arch) for folder in _folders()):
         if path.is_file():
             with contextlib.suppress(ImportError, OSError, *_damages()):
@@ -175,8 +176,8 @@ def describe_archives() -> str:
 
 
 def difference(cubin: bytes, base: bytes) -> bytes:
-    """The bits in which two binaries of the same length differ. Applied to the difference and one binary, it returns
-    the other.
+    """The bits in which two binaries of the same length differ. Applied to the difference and one of the binaries, the
+    function returns the other binary.
 
     >>> difference(b"mma.f16", b"mma.bf6")
     b'\\x00\\x00\\x00\\x00\\x04W\\x00'
@@ -192,7 +193,7 @@ def dictionary(binaries: bytes) -> zstandard.ZstdCompressionDict:
 
 
 def _damages() -> tuple[type[Exception], ...]:
-    """What reading a damaged archive raises; of a Python without SQLite or Zstandard nothing is read."""
+    """The exceptions that reading a damaged archive raises. A Python without SQLite or Zstandard reads no archive."""
     try:
         import sqlite3
 
@@ -224,8 +225,8 @@ class _Archive:
         return found
 
     def find(self, request: Request) -> Compiled | None:
-        """The kernel, if it is there and undamaged. Its PTX, which the microscope reads, is compiled when somebody asks for
-        it."""
+        """The kernel, if it is in the archive and undamaged. The PTX of the kernel, which the microscope reads, is
+        compiled when it is first read."""
         try:
             row = self._row("SELECT entries, waits, base, cubin FROM kernels WHERE key = ?", request.key)
             if row is None:
@@ -272,7 +273,7 @@ def chosen_params(params: Mapping[str, int] | None) -> Chosen:
 
 
 class Compilations:
-    """Compilations, found by a key of everything that they depend on."""
+    """Compilations, found by a key. The key contains everything on which a compilation depends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -287,8 +288,8 @@ class Compilations:
         return job
 
     def result(self, key: Hashable, work: Callable[[], Compiled]) -> Compiled:
-        """The result of the compilation. If it has not begun, the calling thread does ``work`` itself, which takes less
-        time."""
+        """The result of the compilation. If the compilation has not begun, the calling thread does ``work`` itself,
+        which takes less time than to start another thread."""
         job, is_new = self._job(key)
         if is_new:
             _run(job, work)
@@ -320,7 +321,8 @@ class KernelCode(NamedTuple):
         _compilations.begin((self, arch), functools.partial(self._compile, arch))
 
     def compiled(self, arch: str) -> Compiled:
-        """The compiled code. At the first call it is loaded from the archive or compiled. Raises CompileError."""
+        """The compiled code. At the first call the kernel is loaded from the archive or compiled. Raises
+        CompileError."""
         return _compilations.result((self, arch), functools.partial(self._compile, arch))
 
     def _compile(self, arch: str) -> Compiled:

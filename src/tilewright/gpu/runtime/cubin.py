@@ -3,8 +3,9 @@
 A cubin is an ELF file. ptxas writes a kernel's registers, stack and launch bounds as attributes in the sections
 ``.nv.info``, of which there is one for the file and one for each kernel. The sizes of the sections
 ``.nv.shared.<kernel>`` and ``.nv.constant<bank>`` are the sizes of those memories. The driver reads the same sections
-at launch. They exist for every architecture, and reading them needs no tool of the toolkit; the text that ptxas prints
-changes with its version. ``nvdisasm`` and ``cuobjdump -elf`` call the attributes' numbers ``EIATTR_…``.
+at launch. These sections exist for every architecture, and reading them needs no tool of the toolkit. The text that
+ptxas prints is not read, because it changes with the version of ptxas. In the output of ``nvdisasm`` and ``cuobjdump
+-elf``, the numbers of the attributes have names ``EIATTR_…``.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ def _by_function(info: bytes, symbols: list[str]) -> dict[tuple[int, str], int]:
 
 
 def _attributes(info: bytes) -> Iterator[tuple[int, bytes]]:
-    """The attributes of an ``.nv.info`` section: the kind of each, and its payload (or its two bytes of value)."""
+    """The attributes of an ``.nv.info`` section: the kind of each attribute, and its payload (or its value of two
+    bytes)."""
     at = 0
     while at + 4 <= len(info):
         form, attribute, size = struct.unpack_from("<BBH", info, at)
@@ -162,8 +164,8 @@ def demangled(entry: str) -> str:
 
 
 def found_entry(file: str, entries: Sequence[str], function: str) -> str:
-    """The kernel of ``entries``, which are names in the binary, that is called ``function`` in the binary or in the
-    source. Raises UsageError if there is no such kernel, or several."""
+    """The name, from ``entries`` (names in the binary), of the kernel that is called ``function`` in the binary or in
+    the source. Raises UsageError if there is no such kernel, or several."""
     if function in entries:
         return function
     mangled = f"_Z{len(function)}{function}"
@@ -183,7 +185,7 @@ def is_identifier(function: str) -> bool:
 
 
 class _UnknownError(Exception):
-    """A name that uses rules that are not supported."""
+    """A mangled name that uses unsupported mangling rules."""
 
 
 class _Name:
@@ -205,7 +207,7 @@ class _Name:
         return name + self.arguments() if self.take("I") else name
 
     def nested(self) -> str:
-        """What follows ``N``, up to its ``E``."""
+        """A nested name: the part of the mangled name that follows ``N``, up to its ``E``."""
         parts: list[str] = []
         self.take("[rVK]*[RO]?")
         while not self.take("E"):
@@ -216,7 +218,7 @@ class _Name:
         return "::".join(part for part in parts if not part.startswith("_INTERNAL_"))  # the compiler's, of static names
 
     def plain(self) -> str:
-        """A name with its length before it."""
+        """An identifier, which is preceded by its length in the mangled name."""
         self.take("L")  # of a static function
         found = self.take(r"[1-9]\d*")
         if not found:
@@ -228,7 +230,7 @@ class _Name:
         return "(anonymous namespace)" if name.startswith("_GLOBAL__N_") else name
 
     def arguments(self) -> str:
-        """The arguments of a template, up to their ``E``."""
+        """The arguments of a template: the part of the mangled name up to their ``E``."""
         found = []
         while not self.take("E"):
             if self.take("J"):  # of a parameter pack

@@ -1,9 +1,9 @@
-"""NVIDIA's cuBLAS, the reference on GPUs. It is found at run time and called through its C interface; Tilewright is not
-linked with it.
+"""NVIDIA's cuBLAS, the reference on GPUs. cuBLAS is found at run time and called through its C interface; Tilewright is
+not linked with it.
 
-It comes with the CUDA toolkit, with PyTorch, or as ``nvidia-cublas`` from PyPI; ``cuda.pathfinder`` finds all of these.
-cuBLAS takes column-major matrices. A row-major C = A·B is Cᵀ = Bᵀ·Aᵀ in column-major order. So the operands are
-exchanged, and nothing is transposed.
+cuBLAS comes with the CUDA toolkit, with PyTorch, or as ``nvidia-cublas`` from PyPI; ``cuda.pathfinder`` finds it in all
+three places. cuBLAS takes column-major matrices. A row-major C = A·B is Cᵀ = Bᵀ·Aᵀ in column-major order. So the
+operands are exchanged, and nothing is transposed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ ARITHMETIC_VARIABLES = (
 
 @dataclass(frozen=True)
 class Reference:
-    """A library in place of a kernel. It has those attributes of a kernel that the bench and its records use."""
+    """A vendor's library that takes the place of a kernel in a bench. The object has those attributes of a kernel that
+    the bench and its records use."""
 
     name: str
     idea: str
@@ -126,8 +127,8 @@ class Cublas:
 
         ``dtype`` is the dtype of A, B and C: float32, float64, float16 or bfloat16. Products of float16 and bfloat16
         are summed in float32. With ``precision`` "standard" no operand is rounded. With "tf32", "bf16" and "f16"
-        float32 operands may be rounded to these types. Raises UsageError for any other dtype or precision. The function
-        raises LaunchError with cuBLAS's name of an error.
+        float32 operands may be rounded to these types. Raises UsageError for a dtype or precision that is not named
+        above. The returned function raises LaunchError with cuBLAS's name of the error.
         """
         m, n, k = shape
         kind, scalar = _data_type(dtype), ctypes.c_double if dtype == "float64" else ctypes.c_float

@@ -1,10 +1,11 @@
 """One GPU of this process: its facts, current context, memory, streams and kernels.
 
-A GPU is opened once, and its kernels stay loaded. Other libraries share its primary context.
+A GPU is opened once, and its kernels stay loaded. Tilewright works in the GPU's primary context, which other libraries
+use, too.
 
 A ``stream`` that is a number is the handle of any library's stream: 0 is the default stream of all threads, and a
-negative number is a recording (``recording``). The driver numbers GPUs from 0. A description of a GPU that this machine
-does not have gets a negative number.
+negative number is a recording (``recording``). The driver numbers GPUs from 0. A GPU that is only described, and that
+this machine does not have, gets a negative number.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def gpu_at(ordinal: int) -> Device:
 
 
 def add_described(gpu: Any) -> int:
-    """Give the description of a GPU that this machine does not have a new number. Plans for this number are made from
-    its facts."""
+    """Give the description of a GPU that this machine does not have a new number. Plans for a GPU with this number are
+    made from the facts of the description."""
     gpu.ordinal = ordinal = next(_ordinals_of_described)
     _devices[ordinal] = gpu
     return ordinal
@@ -89,8 +90,8 @@ def _check_size(array: NDArray[Any], memory: Memory) -> None:
 class Device:
     """A GPU, with one stream on which the methods of this object work in order. ``new_stream`` makes further streams.
 
-    ``with gpu:`` makes it the thread's current GPU, and restores the previous one at the end. A thread that uses no
-    other GPU calls ``make_current`` once. After an error that stopped a kernel, such as an illegal address, CUDA
+    ``with gpu:`` makes ``gpu`` the thread's current GPU, and restores the previous GPU at the end. A thread that uses
+    no other GPU calls ``make_current`` once. After an error that stopped a kernel, such as an illegal address, CUDA
     refuses all further work of this process on the GPU.
     """
 
@@ -117,8 +118,8 @@ class Device:
 
     @property
     def arch(self) -> str:
-        """The architecture to compile for, with the instructions that only this generation has, such as "sm_90a".
-        Before 9.0 there are none: "sm_80"."""
+        """The architecture to compile for, with the instructions that only this generation has, such as "sm_90a". GPUs
+        before compute capability 9.0 have no such instructions; for them the name is, for example, "sm_80"."""
         major, minor = self.capability.split(".")
         return f"sm_{major}{minor}" + "a" * (int(major) >= 9)
 
@@ -200,15 +201,16 @@ class Device:
         return bool(call("reach a GPU", "cuDeviceCanAccessPeer", *devices)[0])
 
     def reach(self, other: Device) -> None:
-        """Let this GPU read the memory of the GPU ``other`` directly. If the driver refuses, copies go through the
-        host."""
+        """Let this GPU read the memory of the GPU ``other`` directly. If the driver refuses this access, copies go
+        through the host."""
         with self:
             driver().cuCtxEnablePeerAccess(other.context, 0)
 
     # ---- memory
 
     def allocate(self, nbytes: int) -> Memory:
-        """Uninitialised memory of ``nbytes`` bytes. It is allocated and freed in the order of this object's own stream.
+        """Uninitialised memory of ``nbytes`` bytes. The memory is allocated and freed in the order of this object's own
+        stream.
 
         Raises LaunchError if the GPU does not have enough memory.
         """
@@ -219,10 +221,11 @@ class Device:
         return Memory(Owned(int(pointer), lambda: driver().cuMemFreeAsync(pointer, stream)), nbytes)
 
     def reserve(self, nbytes: int) -> Memory:
-        """Uninitialised memory that does not come from a pool. Other GPUs can access it, and ``close`` frees it at
-        once.
+        """Uninitialised memory that does not come from a pool. Other GPUs can access the memory, and ``close`` frees it
+        at once.
 
-        This GPU must be the current one at ``close``. Raises MemoryLimitError if the GPU does not have enough memory.
+        This GPU must be the thread's current one when ``close`` is called. Raises MemoryLimitError if the GPU does not
+        have enough memory.
         """
         free = self.memory_bytes()[0]
         if nbytes > free:
@@ -236,8 +239,8 @@ class Device:
 
     @cached_property
     def _pool(self) -> Any:
-        """Where memory comes from that is allocated in the order of a stream; None on a GPU without pools of memory.
-        What is freed stays there for the next request, unless another library has set how much does."""
+        """The pool from which memory is allocated in the order of a stream; None on a GPU without memory pools. Freed
+        memory stays in the pool for the next request, unless another library has set the pool's release threshold."""
         if not self._facts.has_pools:
             return None
         what, d = "the memory pool", driver()
@@ -332,7 +335,8 @@ class Device:
     def prepare(
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int = 0
     ) -> Submission:
-        """A launch that is checked now. Each call of the result submits it once, which takes microseconds.
+        """A launch that is checked when it is prepared. Each call of the result submits the launch once, which takes
+        microseconds.
 
         Arguments may also be ``Mapped``, or structures as their bytes; then all numbers must be integers."""
         if any(isinstance(arg, Mapped | bytes) for arg in args):
@@ -343,7 +347,8 @@ class Device:
         return functools.partial(launch, self.stream, *self._kernels.arguments(compiled, entry, args))
 
     def launcher(self, compiled: Compiled, entry: str, grid: Extent, block: Extent, shared_bytes: int = 0) -> Launcher:
-        """A launch whose size is checked now. Each call ``launch(stream, *args)`` submits it and does not wait.
+        """A launch whose size is checked when it is prepared. Each call ``launch(stream, *args)`` submits the launch
+        and does not wait.
 
         ``stream`` is the handle of any stream of this GPU. Arguments are not checked: an address must be an int, and a
         number must be a NumPy scalar as wide as the kernel's parameter. This GPU must be the thread's current one.
@@ -366,11 +371,11 @@ class Device:
         self, submit: Callable[..., None], alike: Sequence[int], stream: int, early: bool = False
     ) -> Replay | None:
         """The launches of ``submit(*addresses, stream)`` as one call, for addresses that are equal to ``alike`` modulo
-        4,096. The call is fastest on the ``stream`` that is given. None if ``submit`` submits anything but launches, or
-        if the arguments of a launch cannot be recorded.
+        4,096. The call is fastest on the ``stream`` that is given. Returns None if ``submit`` submits anything but
+        launches, or if the arguments of a launch cannot be recorded.
 
-        ``submit`` is called now, to record its launches. They must depend on nothing but the addresses. For ``early``
-        see ``Replay``.
+        ``submit`` is called now, to record its launches. The launches must depend on nothing but the addresses. For
+        ``early`` see ``Replay``.
         """
         try:
             with self:

@@ -61,10 +61,10 @@ def driver() -> Any:
 class DeviceFacts(NamedTuple):
     """Facts that the driver reports about a GPU.
 
-    These are its number, name, compute capability and multiprocessors; the bytes of its second-level cache, and of the
-    shared memory that a block can have; the most threads of a ``block`` and blocks of a ``grid`` along each axis; the
-    clock (kHz) and the width (bits) of its memory; its address on the PCI bus; and whether memory can be allocated in
-    the order of a stream."""
+    The facts are the GPU's number, name, compute capability and multiprocessors; the bytes of its second-level cache,
+    and of the shared memory that a block can have; the most threads of a ``block`` and blocks of a ``grid`` along each
+    axis; the clock (kHz) and the width (bits) of its memory; its address on the PCI bus; and whether memory can be
+    allocated in the order of a stream."""
 
     ordinal: int
     name: str
@@ -125,7 +125,7 @@ def restored_context() -> Iterator[None]:
 
 def device_of(pointer: int) -> int:
     """The number of the GPU whose memory holds an address; 0 for the null address. Raises LaunchError if no GPU's
-    memory holds it."""
+    memory holds the address."""
     if not pointer:
         return 0
     attribute = driver().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL

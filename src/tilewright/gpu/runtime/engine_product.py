@@ -1,9 +1,9 @@
 """Describes the product that a kernel of the engine computes, and turns it into a launch.
 
 ``EngineProduct`` describes the layout of the matrices, the parts of k, and the epilogue. A kernel takes the matrices by
-pointers and strides, by tensor maps (``boxes``), or as lists of products with different shapes. Each of these forms has
-its own structure of arguments. ``plain_launch`` launches any kernel, also rungs of the ladder, for row-major operands
-without gaps.
+pointers and strides, by tensor maps (``boxes``), or as lists of products with different shapes. Launches of these three
+forms have different structures of arguments. ``plain_launch`` launches any kernel, also rungs of the ladder, for
+row-major operands without gaps.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from .steps import BIAS, OPERANDS, SCALE_A, SCALE_B, A, B, BufferPlace, C, GpuSt
 
 
 class ScaleBlocks(NamedTuple):
-    """The strides of the scales of blocks, in elements: to the next row of A, to the next 128 columns of B, for both to
-    the next 128 elements of k, and to the next group's B."""
+    """The strides, in elements, of the scales of blocks: from one row of A to the next, from 128 columns of B to the
+    next 128, from 128 elements of k to the next 128 (for A and for B), and from one group's B to the next."""
 
     row: int
     column: int
@@ -47,9 +47,9 @@ class ScaleBlocks(NamedTuple):
 class FinishForm(NamedTuple):
     """An epilogue without the addresses of its arrays: the part that a plan depends on.
 
-    For each array it holds the stride, and for the bias also the dtype; None if the array is absent. ``rows`` is the
-    number of rows of one product. Scales of ``blocks`` are applied by the kernel that multiplies. With ``by_row`` the
-    bias has one number for each row, because C is transposed."""
+    For each array the form holds the stride, and for the bias also the dtype; the stride of an absent array is None.
+    ``rows`` is the number of rows of one product. Scales of ``blocks`` are applied by the kernel that multiplies. With
+    ``by_row`` the bias has one number for each row, because C is transposed."""
 
     alpha: float
     beta: float
@@ -68,8 +68,8 @@ class FinishForm(NamedTuple):
         return epilogue_text(self.alpha, self.beta, self.activation, arrays, product)
 
     def places(self, c: BufferPlace) -> tuple[BufferPlace, BufferPlace, BufferPlace]:
-        """The places of the bias and the scales. For an absent array it is the place of C, whose address is then not
-        used."""
+        """The places of the bias and the scales. An absent array has the place of C, whose address the kernel does not
+        use."""
         has_blocks = self.blocks is not None
         there = self.bias is not None, has_blocks or self.scale_a is not None, has_blocks or self.scale_b is not None
         bias, of_a, of_b = (
@@ -89,7 +89,7 @@ class FinishForm(NamedTuple):
 
     @property
     def macros(self) -> dict[str, object]:
-        """The macros with which a kernel is compiled that applies the epilogue to its sums before it stores them."""
+        """The macros for compiling a kernel that applies the epilogue to its sums before it stores them."""
         of_rows, of_columns = self.scale_a is not None, self.scale_b is not None
         return {
             "FINISHED": 1,
@@ -107,11 +107,11 @@ class FinishForm(NamedTuple):
 class EngineProduct:
     """C = A·B for each product of a batch and each of ``parts`` of k, whose sums follow one another like a batch.
 
-    A part has ``part_steps`` steps of the kernel. ``compute`` is the dtype in which the kernel multiplies. ``padded``
-    says for A and for B whether a row, or with ``down`` a column, may be read to the end of its last vector. The arrays
-    of an ``epilogue``, or of scales of ``blocks``, are the bias, the scales of rows and the scales of columns; the
-    place of C stands for an absent array. With ``triangle`` C is symmetric, and only tiles of its lower triangle are
-    computed."""
+    Each part of k has ``part_steps`` steps of the kernel's loop. ``compute`` is the dtype in which the kernel
+    multiplies. ``padded`` says for A and for B whether a row, or with ``down`` a column, may be read to the end of its
+    last vector. The arrays of an ``epilogue``, or of scales of ``blocks``, are the bias, the scales of rows and the
+    scales of columns; the place of C stands for an absent array. With ``triangle`` C is symmetric, and only tiles of
+    its lower triangle are computed."""
 
     compute: str
     a: Matrix
@@ -167,8 +167,8 @@ def strided_step(
 
 
 def _stored_bytes(c: Matrix) -> int:
-    """The most bytes that are stored at once. 16 bytes of float64 are half a sector: where rows begin at the other half,
-    sectors would be stored in parts."""
+    """The most bytes that are stored at once. 16 bytes of float64 are half a sector: if rows begin in the middle of a
+    sector, sectors would be stored in parts."""
     in_two = c.dtype == "float64" and c.rows > 1 and (c.row | c.next) % 4
     return min(c.vector_bytes, 8) if in_two else c.vector_bytes
 
@@ -180,8 +180,8 @@ _BOXED_CALL, _FINISH = struct.Struct("<qqiiiiiiii"), struct.Struct("<qqqqqff")
 
 
 def are_whole(itemsize: int, *lengths: int) -> bool:
-    """Whether the copy engine can store a C whose elements have ``itemsize`` bytes: they have two or four, and all
-    given lengths and strides are whole granules. Lengths are in elements.
+    """Whether the copy engine can store a C whose elements have ``itemsize`` bytes. The copy engine can do so if
+    ``itemsize`` is two or four, and all given lengths and strides are multiples of 16 bytes. Lengths are in elements.
 
     >>> are_whole(2, 264, 272), are_whole(2, 264, 261), are_whole(8, 264)
     (True, False, False)
@@ -198,8 +198,8 @@ def boxed_step(
     sms: int, kernel: CudaKernel, params: Mapping[str, int], p: EngineProduct, arrays: Sequence[BufferPlace] = ()
 ) -> GpuStep:
     """The launch of the product on a GPU with ``sms`` multiprocessors. All sizes are at least 1; the addresses and
-    strides of A and B are multiples of 16 bytes. ``arrays`` are the places of the arrays that the kernel applies.
-    Raises UsageError for parameters that the kernel does not take."""
+    strides of A and B are multiples of 16 bytes. ``arrays`` are the places of the epilogue's arrays that the kernel
+    applies. Raises UsageError for parameters that the kernel does not take."""
     values, (m, n, k), size = kernel.checked(params), p.sizes, itemsize_of(p.c.dtype)
     # A box begins at a multiple of 16 bytes of a row, and so must the tiles.
     in_boxes = stores_boxes(p.c) and (p.c.down or values["BN"] * size % GRANULE == 0)
@@ -246,8 +246,8 @@ def prepare_ragged_product(
 ) -> GpuProduct:
     """Prepare products on ``device`` of which each has its own number of ``rows``.
 
-    The rows of all A follow one another, and so do those of all C. ``product.a`` has the sum of the rows, and k is in
-    one part. There are at most ``MOST_RAGGED`` products."""
+    The rows of all A follow one another, and so do those of all C. ``product.a`` has all rows of all products, and k is
+    not cut into parts. There are at most ``MOST_RAGGED`` products."""
     values, p = kernel.checked(dict(chosen)), product
     operands = [
         _boxed_operand(kernel, "a", p, 1, values),
@@ -272,8 +272,8 @@ def prepare_scattered_product(
     rows: tuple[int, ...],
     chosen: Chosen,
 ) -> ScatteredProduct:
-    """The same for A and B at any addresses that are multiples of 16 bytes, within 32 GiB. The rows of all C follow one
-    another."""
+    """Prepare products as ``prepare_ragged_product`` does, but for A and B at any addresses that are multiples of 16
+    bytes, within 32 GiB. The rows of all C follow one another."""
     values, p = kernel.checked(dict(chosen)), product
     most, row_bytes = max(rows), p.a.step * itemsize_of(p.compute)
     operands = [
@@ -312,7 +312,7 @@ def _ragged_launch(
     operands: list[BoxedOperand],
     **macros: object,
 ) -> tuple[BoxedLauncher, bytes]:
-    """The launch, and what its structure begins with."""
+    """The launch of a ragged product, and the beginning of its structure of arguments."""
     band = values["BM"] * values.get("CLUSTER", 1)
     tops, bands = [0], [0]
     for count in rows:
@@ -346,8 +346,8 @@ class Groups(NamedTuple):
         return {"GROUPED": "OF_K" if self.of_k else "OF_ROWS"}
 
     def most_bands(self, rows: int, band: int) -> int:
-        """The largest possible number of bands of ``band`` rows, for groups that have ``rows`` rows in all, and for the
-        rows after the last group."""
+        """The largest possible number of bands of ``band`` rows. The groups, and the rows after the last group, have
+        ``rows`` rows in all."""
         return rows // band + min(self.number + 1, rows)
 
 
@@ -355,12 +355,13 @@ class Groups(NamedTuple):
 def prepare_grouped_boxes(
     device: Device, kernel: CudaKernel, product: EngineProduct, groups: Groups, chosen: Chosen
 ) -> GpuProduct:
-    """Prepare a grouped product on ``device``: ``run(a, b, c, offsets, stream)``, where ``offsets`` are the ends of the
-    groups as int32.
+    """Prepare a grouped product on ``device``. Returns a function ``run(a, b, c, offsets, stream)``, where ``offsets``
+    are the ends of the groups as int32.
 
-    ``product`` has all rows, or all of k, and the groups are the batch of its B, or of its C. For groups of k, both
-    operands are read in boxes of whole rows; A is given ``down``, and B is not. With scales of ``blocks`` the addresses
-    of the scales precede the stream."""
+    For groups of rows, ``product`` has all rows, and its B is a batch with one matrix for each group. For groups of k,
+    ``product`` has all of k, and its C is a batch with one matrix for each group. For groups of k, both operands are
+    read in boxes of whole rows; A is passed with ``down``, and B without it. With scales of ``blocks`` the addresses of
+    the scales precede the stream."""
     values, p, (m, n, k) = kernel.checked(dict(chosen)), product, product.sizes
     size = itemsize_of(p.c.dtype)
     in_boxes = p.c.aligned and are_whole(size, n, p.c.step, p.c.next) and values["BN"] * size % GRANULE == 0
@@ -385,7 +386,7 @@ def prepare_grouped_boxes(
 
 
 def _steps_of_scales(p: EngineProduct) -> bytes:
-    """What ``Call`` has of epilogue and blocks."""
+    """The fields of ``Call`` for the epilogue and for scales of blocks."""
     e = p.epilogue or FinishForm(1.0, 0.0, None, None, None, None, 0)
     scales = p.blocks or ScaleBlocks(e.scale_a or 0, e.scale_b or 0, 0, 0)
     return _FINISH.pack((e.bias or ("", 0))[1], *scales[:4], e.alpha, e.beta)
@@ -441,8 +442,8 @@ ListedProduct = Callable[[Any, int, Any], None]
 
 
 class ListedShape(NamedTuple):
-    """C[m×n] = A[m×k]·B[k×n] in a list: the layout of A and B, and the bytes from the first C to this one, which has no
-    gaps."""
+    """C[m×n] = A[m×k]·B[k×n] in a list: the layouts of A and B, and the distance in bytes from the first C of the list
+    to this C, which has no gaps."""
 
     m: int
     n: int
@@ -457,8 +458,8 @@ def prepare_listed_product(
     device: Device, kernel: CudaKernel, dtype: str, shapes: tuple[ListedShape, ...], chosen: Chosen, out: str = ""
 ) -> ListedProduct:
     """Prepare at most ``TABLES[-1]`` products on ``device``; the kernel is compiled and loaded now. Either all A are
-    column-major or none is, and so for all B. ``out`` is the dtype of the results, if it differs from the dtype in
-    which the kernel multiplies.
+    column-major or none is; the same holds for all B. ``out`` is the dtype of the results, if it differs from the dtype
+    in which the kernel multiplies.
 
     The device must be the calling thread's current one now and at each call.
     """
@@ -509,7 +510,7 @@ def prepare_listed_product(
 def prepare_grouped_product(
     device: Device, kernel: CudaKernel, product: EngineProduct, groups: Groups, chosen: Chosen
 ) -> GpuProduct:
-    """The same as ``prepare_grouped_boxes``, for A and B with any strides."""
+    """Prepare a grouped product as ``prepare_grouped_boxes`` does, for A and B with any strides."""
     p, params, (m, n, k) = product, kernel.checked(dict(chosen)), product.sizes
     element, by_k = itemsize_of(p.compute), groups.of_k
     # A group may begin at any element of what is divided, also where these follow each other in memory.
@@ -535,7 +536,7 @@ def prepare_grouped_product(
 
 
 def _listed_dtype(table: int) -> np.dtype[Any]:
-    """``Given`` of ``gpu/kernels/lists.cuh``."""
+    """The NumPy dtype of the structure ``Given`` in ``gpu/kernels/lists.cuh``."""
     longs = [(name, "<i8", table) for name in ("at_a", "at_b", "at_c", "step_a", "step_b")]
     sizes = [(name, "<i4", table) for name in ("m", "n", "k")]
     return np.dtype([*longs, *sizes, ("first", "<i4", table + 1), ("count", "<i4")])
@@ -550,8 +551,8 @@ Taken = tuple[int, BoxedOperand | None]
 
 @dataclass(frozen=True)
 class PlainLaunch:
-    """A compiled kernel, the size of its launch, and its arguments: ``places`` says which are operands, and ``rest``
-    follows them."""
+    """A compiled kernel, the size of its launch, and its arguments. ``places`` says which arguments are operands, and
+    ``rest`` are the arguments that follow the operands."""
 
     compiled: Compiled
     entry: str

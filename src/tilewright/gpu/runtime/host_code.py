@@ -2,8 +2,9 @@
 
 NVRTC does not support host functions, ``<<<…>>>`` and the host's headers. ``DeviceCode`` removes them by a tolerant
 scan: the text is cut into declarations, and a function is kept only if it is marked for the GPU. The compiler may
-refuse a declaration that the scan kept, such as a structure with a ``std::string``. Then it is removed in a further
-round, if nothing in it is marked for the GPU. Removed text becomes spaces, so that every line keeps its number.
+refuse a declaration that the scan kept, such as a structure with a ``std::string``. A declaration that the compiler
+refuses is removed in a further round, if nothing in it is marked for the GPU. Removed text becomes spaces, so that
+every line keeps its number.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ STAND_IN_OF_TORCH = "torch_types.h"
 
 @dataclass
 class Declaration:
-    """A declaration of a source, from one offset to another. ``marked`` means that it is marked for the GPU, or
-    contains something that is."""
+    """A declaration of a source, from one offset to another. ``marked`` means that the declaration is marked for the
+    GPU, or contains something that is marked so."""
 
     start: int
     end: int
@@ -89,7 +90,7 @@ class DeclaredText:
         return "".join([*parts, re.sub(r"[^\n]", " ", self.text[at:end])])
 
     def _cut(self, at: int, end: int, *, inside: bool) -> Iterator[Declaration]:
-        """The declarations between two offsets; ``inside`` the braces of a class."""
+        """The declarations between two offsets; ``inside`` says that they are in the braces of a class."""
         mask = self.mask
         while found := re.compile(r"[^\s;}]").search(mask, at, end):
             start = found.start()
@@ -132,7 +133,8 @@ class DeclaredText:
         return self.marks.search(self.mask, start, end) is not None
 
     def _macro_call(self, start: int, end: int) -> int:
-        """Where a macro ends that stands alone as a declaration, without a semicolon; 0 if none begins here."""
+        """The offset at which a macro ends that stands alone as a declaration, without a semicolon; 0 if no such macro
+        begins here."""
         found = re.compile(r"[A-Z][A-Z0-9_]*\s*\(").match(self.mask, start, end)
         if not found:
             return 0
@@ -142,8 +144,8 @@ class DeclaredText:
 
 
 def _masked(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """The text with spaces for all that is no code, and where the directives are. Of branches of ``#if`` that do not
-    balance their braces only the first is code."""
+    """The text with spaces in place of everything that is not code, and the positions of the directives. If the
+    branches of an ``#if`` do not balance their braces, only the first branch counts as code."""
     directives: list[tuple[int, int]] = []
 
     def blank(match: re.Match[str]) -> str:
@@ -181,7 +183,7 @@ def _stop(mask: str, at: int, end: int) -> int:
 
 
 def _close(mask: str, at: int, end: int) -> int:
-    """Where the bracket at an offset is closed."""
+    """The offset at which the bracket at an offset is closed."""
     pair = {"(": "()", "[": "[]", "{": "{}"}[mask[at]]
     depth = 0
     for found in re.compile(f"[{re.escape(pair)}]").finditer(mask, at, end):
@@ -192,7 +194,7 @@ def _close(mask: str, at: int, end: int) -> int:
 
 
 def _statement_end(mask: str, brace: int, end: int) -> int:
-    """Where a declaration with braces ends, after its semicolon."""
+    """The offset at which a declaration with braces ends, after its semicolon."""
     stop = brace
     while stop < end and mask[stop] == "{":
         stop = _stop(mask, _close(mask, stop, end) + 1, end)
@@ -200,7 +202,7 @@ def _statement_end(mask: str, brace: int, end: int) -> int:
 
 
 def _function_end(mask: str, brace: int, end: int) -> int:
-    """Where a function ends: after its body, before which members may be initialised in braces."""
+    """The offset at which a function ends, after its body. Members may be initialised in braces before the body."""
     at = _close(mask, brace, end) + 1
     while found := re.compile(r"\s*(\{|,[^;{}]*\{)").match(mask, at, end):
         at = _close(mask, found.end() - 1, end) + 1
@@ -208,7 +210,7 @@ def _function_end(mask: str, brace: int, end: int) -> int:
 
 
 def _without_template(head: str) -> str:
-    """A head without what precedes a template: ``template <…>``."""
+    """The head of a declaration without a leading ``template <…>``."""
     while found := re.match(r"\s*template\s*<", head):
         depth, at = 1, found.end()
         while depth and at < len(head):
@@ -219,7 +221,7 @@ def _without_template(head: str) -> str:
 
 
 def _reduced(head: str) -> str:
-    """A head without templates, attributes, and what is in brackets."""
+    """The head of a declaration without templates, attributes and the contents of brackets."""
     head = _ATTRIBUTE.sub(" ", _without_template(head))
     before = ""
     while before != head:
@@ -263,9 +265,9 @@ class DeviceCode:
     """A source, and those files that it includes which belong to the caller. Host code that the compiler refuses is
     removed.
 
-    ``has_kernel`` says whether anything may be left to run. ``written`` writes the included files to a folder, and
-    returns the text of the source, which includes them from there. ``learn`` takes the compiler's log and removes more
-    code; it returns False if nothing more can be removed.
+    ``has_kernel`` says whether the source may still contain a kernel. ``written`` writes the included files to a
+    folder, and returns the text of the source, which includes them from there. ``learn`` takes the compiler's log and
+    removes more code; it returns False if nothing more can be removed.
     """
 
     def __init__(
@@ -276,7 +278,7 @@ class DeviceCode:
         libraries: Sequence[Path],
         comes_with_compiler: Callable[[str], bool],
     ) -> None:
-        """``libraries`` are those of ``folders`` whose files stay as they are."""
+        """``libraries`` are those of ``folders`` whose files are not changed."""
         self.name, self.folders, self.libraries = name, folders, libraries
         #: Headers that were not found, and whether their names are in quotation marks.
         self.missing: dict[str, bool] = {}
@@ -306,7 +308,7 @@ class DeviceCode:
         return any("__global__" in file.text for file in self.files.values())
 
     def host_functions(self, names: Sequence[str]) -> dict[str, str]:
-        """Those of the named functions that were removed as host code, each with its file and line."""
+        """The functions of ``names`` that were removed as host code, each with its file and line."""
         found = {}
         for path, file in self.files.items():
             for one in file.declared.declarations if file.left_out else ():
@@ -317,7 +319,7 @@ class DeviceCode:
         return found
 
     def _included(self, file: _File) -> dict[str, Path]:
-        """The caller's files that a file includes, by the names that it has for them."""
+        """The caller's files that a file includes, by the names that the file uses for them."""
         found = {}
         for _, quoted, angled in _INCLUDE.findall(file.text):
             path = next((p for folder in file.folders if (p := folder / (quoted or angled)).is_file()), None)
@@ -326,7 +328,7 @@ class DeviceCode:
         return found
 
     def written(self, folder: Path) -> str:
-        """The text to compile. Its included files are written to ``folder``."""
+        """The text to compile. The files that the source includes are written to ``folder``."""
         places = {name: folder / f"{number}-{Path(name).name}" for number, name in enumerate(self.files)}
         for name, place in places.items():
             if name != self.name:

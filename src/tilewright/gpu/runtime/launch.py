@@ -2,12 +2,12 @@
 tensor maps of operands, and loads kernels on a GPU.
 
 The driver reports a kernel's registers and memory. A launch that the driver would refuse without a reason
-(``CUDA_ERROR_INVALID_VALUE``) is refused here first, with the limit and the value. A tensor map describes the layout of
-an operand. It is made at the first launch; later launches only change its address.
+(``CUDA_ERROR_INVALID_VALUE``) is refused before it reaches the driver, with the limit and the value. A tensor map
+describes the layout of an operand. The tensor map is made at the first launch; later launches only change its address.
 
 There are two conventions. A negative stream is the handle of a recording (``recording.recording_with``): the launch is
 recorded and not submitted. An argument of type ``int`` is an address; any other number is a NumPy scalar
-(``Device.launcher``). So a repetition of the launch knows which arguments change.
+(``Device.launcher``). The type so tells a repetition of the launch which arguments change.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _SWIZZLE_128, _PROMOTION_256 = 3, 3
 
 class BoxedOperand(NamedTuple):
     """An operand as the copy engine sees it: a number of ``matrices`` of ``rows`` and ``columns``, and the size of the
-    box that one copy moves. The next row is ``row_bytes`` further, and the next matrix ``next_bytes``."""
+    box that one copy moves. The next row begins ``row_bytes`` bytes further, and the next matrix ``next_bytes`` bytes
+    further."""
 
     dtype: str
     rows: int
@@ -97,7 +98,8 @@ def mapped_arguments(
     """Row-major A, B and C without gaps, as arguments of a rung. Operands that its header names in ``boxes`` are passed
     as tensor maps.
 
-    ``params`` are all parameters of the rung. Raises UsageError for a shape for which no tensor map can be made.
+    ``params`` has the values of all parameters of the rung. Raises UsageError for a shape for which no tensor map can
+    be made.
     """
     m, n, k = shape
     size, found = itemsize_of(dtype), list[Any]()
@@ -177,7 +179,7 @@ class BoxedArguments:
             self._content = structure
 
     def recorded(self, what: str, function: int, size: tuple[int, ...]) -> RecordedLaunch | None:
-        """A launch with these arguments as data. None if the addresses in the tensor maps cannot be found."""
+        """A launch with these arguments as data. Returns None if the addresses in the tensor maps cannot be found."""
         pointers, structure = list(self._pointers), self._structure.raw
         return recorded_maps(what, function, size, maps=self._maps, at=self._at, pointers=pointers, structure=structure)
 
@@ -208,7 +210,8 @@ class Attributes:
 
 
 class _ArgumentMemory:
-    """The memory of a launch's arguments: eight bytes for each, of which the kernel reads as many as its parameter has."""
+    """The memory of a launch's arguments: eight bytes for each argument, of which the kernel reads as many as its
+    parameter has."""
 
     def __init__(self, count: int) -> None:
         self.slots = (ctypes.c_uint64 * count)()
@@ -258,8 +261,8 @@ class Kernels:
         return int(address), int(nbytes)
 
     def arguments(self, compiled: Compiled, entry: str, args: Sequence[Any]) -> list[Any]:
-        """The arguments, converted for the kernel. Raises UsageError and OperandError for arguments that it cannot
-        take."""
+        """The arguments, converted for the kernel. Raises UsageError and OperandError for arguments that the kernel
+        cannot take."""
         sizes = _argument_sizes(self._load(compiled, entry).handle)
         if len(sizes) != len(args):
             raise UsageError(f"{compiled.name}: {entry} takes {len(sizes)} arguments, given {len(args)}")
@@ -331,7 +334,7 @@ class Kernels:
         self, compiled: Compiled, entry: str, grid: Extent, block: Extent, args: Sequence[Any], shared_bytes: int
     ) -> Callable[[int], None]:
         """A launch whose arguments are tensor maps (``Mapped``), memory, integers, and structures as their bytes. Each
-        call submits it to the stream of a handle."""
+        call submits the launch to the stream with the given handle."""
         blocks, threads = extent("grid", grid), extent("block", block)
         what, function = self._function_for(compiled, entry, blocks, threads, shared_bytes)
         arguments, run = FixedArguments(args), driver().cuLaunchKernel
@@ -346,7 +349,7 @@ class Kernels:
     def _function_for(
         self, compiled: Compiled, entry: str, blocks: Sequence[int], threads: Sequence[int], shared_bytes: int
     ) -> tuple[str, Any]:
-        """The kernel, loaded for launches of this size, which are checked; and how errors name them."""
+        """The kernel, loaded and checked for launches of this size, and the name that errors use for them."""
         shape = f"{tuple(blocks)} blocks of {tuple(threads)} threads, {shared_bytes} bytes of dynamic shared memory"
         what = f"{compiled.name}: {entry}, {shape}"
         return what, self._loaded_for(what, compiled, entry, blocks, threads, shared_bytes)
@@ -360,7 +363,8 @@ class Kernels:
         block: Sequence[int],
         shared_bytes: int,
     ) -> Any:
-        """The function of a loaded kernel, allowed to have as much shared memory, if a launch of this size is possible."""
+        """The function of a loaded kernel. If a launch of this size is possible, the function is allowed to use as much
+        shared memory as the launch needs."""
         kernel = self._load(compiled, entry)
         self._refuse_oversized(what, kernel.attributes, grid, block, shared_bytes)
         if shared_bytes > kernel.dynamic_bytes:
@@ -386,7 +390,7 @@ class Kernels:
     def _refuse_oversized(
         self, what: str, has: Attributes, grid: Sequence[int], block: Sequence[int], shared_bytes: int
     ) -> None:
-        """Refuse what the driver would refuse without a reason."""
+        """Refuse a launch that the driver would refuse without a reason."""
         for name, sizes in (("grid", grid), ("block", block)):
             limits = getattr(self._facts, name)
             if any(size > most for size, most in zip(sizes, limits, strict=True)):
@@ -417,7 +421,7 @@ def _named(attribute: str) -> Any:
 
 
 def _argument_sizes(handle: Any) -> list[int]:
-    """Bytes of each parameter of a kernel; the driver has an error for the one after the last."""
+    """The bytes of each parameter of a kernel. The driver returns an error for the number after the last parameter."""
     sizes: list[int] = []
     while (found := driver().cuKernelGetParamInfo(handle, len(sizes)))[0] == 0:
         sizes.append(int(found[2]))
@@ -430,7 +434,7 @@ Extent = int | Sequence[int]
 
 
 def extent(name: str, value: Extent) -> tuple[int, int, int]:
-    """One to three positive integers as three. Raises UsageError for anything else.
+    """One to three positive integers as three, with 1 for each that is missing. Raises UsageError for anything else.
 
     >>> extent("grid", 7), extent("block", (32, 8))
     ((7, 1, 1), (32, 8, 1))

@@ -27,7 +27,7 @@ class Matrix(NamedTuple):
 
     @property
     def aligned(self) -> bool:
-        """Whether the matrix begins at a whole granule."""
+        """Whether the address of the matrix is a multiple of 16 bytes."""
         return self.alignment == GRANULE
 
     @property
@@ -38,7 +38,7 @@ class Matrix(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Elements from one row to the next, or with ``down`` from one column to the next."""
+        """The distance in elements from one row to the next, or with ``down`` from one column to the next."""
         return self.column if self.down else self.row
 
     @property
@@ -84,6 +84,7 @@ class Matrix(NamedTuple):
 
 
 def row_major_matrix(rows: int, columns: int, dtype: str, batch: int = 1) -> Matrix:
-    """A matrix whose rows follow one another without a gap. The matrices of a batch do the same."""
+    """A matrix whose rows follow one another without a gap. The matrices of a batch also follow one another without a
+    gap."""
     alignment = GRANULE if batch == 1 else math.gcd(GRANULE, rows * columns * itemsize_of(dtype))
     return Matrix(rows, columns, columns, 1, dtype, alignment, rows * columns if batch > 1 else 0)

@@ -39,7 +39,8 @@ class Owned:
 
 
 class Memory:
-    """Memory of a GPU. It is freed by ``close``, at the end of a ``with`` block, or when the object is deleted."""
+    """Memory of a GPU. The memory is freed by ``close``, at the end of a ``with`` block, or when the object is
+    deleted."""
 
     def __init__(self, buffer: Any, nbytes: int) -> None:
         self._buffer = buffer
@@ -89,8 +90,8 @@ class HostPages:
         self._locked: set[int] = set()
 
     def take(self, nbytes: int) -> Pages:
-        """Memory of ``nbytes`` bytes, to be used until ``give_back``. It is in huge pages if the system has them, and
-        not yet page-locked (see ``lock``)."""
+        """Memory of ``nbytes`` bytes, to be used until ``give_back``. The memory is in huge pages if the system has
+        them, and not yet page-locked (see ``lock``)."""
         with self._guard:
             if self._cached.get(nbytes):
                 return self._cached[nbytes].pop()
@@ -117,7 +118,8 @@ class HostPages:
         return pages
 
     def give_back(self, pages: Pages, *, cache: bool = True) -> None:
-        """Cache the memory for the next ``take``. Beyond a limit, or without ``cache``, free it."""
+        """Cache the memory for the next ``take``. Free the memory instead if the cache is full, or without
+        ``cache``."""
         with self._guard:
             cached = sum(nbytes * len(of_size) for nbytes, of_size in self._cached.items())
             if cache and cached + pages.nbytes <= self.MOST_CACHED:
@@ -141,7 +143,7 @@ _NOT_READY = 600
 
 
 class Event:
-    """A point of a stream. It is reached when all work that was submitted before it is done."""
+    """A point of a stream. The event is reached when all work that was submitted before it is done."""
 
     def __init__(self, event: Any, unused: list[Any]) -> None:
         self.event, self._unused = event, unused
@@ -168,20 +170,20 @@ class Event:
 
 
 class Stream:
-    """A queue of work for one GPU, which is done in order. ``unused`` are free events of the GPU: creating an event
-    takes longer than recording one."""
+    """A queue of work for one GPU, which is done in order. ``unused`` are events of the GPU that can be used again,
+    because creating an event takes longer than recording one."""
 
     def __init__(self, handle: int, context: Any, unused: list[Any]) -> None:
         self.handle, self._context, self._unused = handle, context, unused
 
     @classmethod
     def new(cls, context: Any, unused: list[Any]) -> Stream:
-        """A new stream of the current GPU. It does not wait for any other stream."""
+        """A new stream of the current GPU. The stream does not wait for any other stream."""
         (stream,) = call("make a stream", "cuStreamCreateWithPriority", _NON_BLOCKING, 0)
         return cls(int(stream), context, unused)
 
     def mark(self) -> Event:
-        """An event at the present end of the stream. The stream's GPU must be the current one."""
+        """An event at the present end of the stream. The stream's GPU must be the calling thread's current one."""
         try:
             event = self._unused.pop()
         except IndexError:
@@ -194,8 +196,8 @@ class Stream:
         call("wait for another stream", "cuStreamWaitEvent", self.handle, event.event, 0)
 
     def wait(self, what: str = "the GPU") -> None:
-        """Wait until all submitted work is done. Raises LaunchError for an error of that work; the message calls it
-        ``what``."""
+        """Wait until all submitted work is done. Raises LaunchError for an error of that work; the message calls the
+        work ``what``."""
         call(what, "cuStreamSynchronize", self.handle)
 
     def close(self) -> None:
@@ -239,8 +241,8 @@ class Timer:
         call("start the clock", "cuEventRecord", self._start, self._stream)
 
     def stop(self) -> float:
-        """Seconds from ``start`` until all work that was submitted since is done. Waits for that work, and raises as
-        ``Stream.wait`` does."""
+        """Seconds from ``start`` until all work that was submitted since is done. Waits for that work, and raises the
+        same errors as ``Stream.wait``."""
         call("stop the clock", "cuEventRecord", self._end, self._stream)
         call("the GPU", "cuEventSynchronize", self._end)
         return _seconds(self._start, self._end)

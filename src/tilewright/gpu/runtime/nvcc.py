@@ -19,8 +19,8 @@ def nvcc() -> str:
 def compile_by_nvcc(
     source: str, name: str, arch: str, macros: Mapping[str, str], folders: Sequence[Path]
 ) -> tuple[str, bytes, str] | None:
-    """The PTX, the binary and the log of a source, whose file is ``name``. None if nvcc is not installed or refuses the
-    source.
+    """The PTX, the binary and the log of a source, whose file is ``name``. Returns None if nvcc is not installed or
+    refuses the source.
 
     ``folders`` are searched for included files. The result holds those instances of template kernels that the host code
     uses.

@@ -1,5 +1,5 @@
-"""Compiles CUDA C++ for any GPU, on any machine, by NVRTC through ``cuda.core``. Both are on PyPI; neither a toolkit
-nor a GPU is needed.
+"""Compiles CUDA C++ for any GPU, on any machine, by NVRTC through ``cuda.core``. NVRTC and ``cuda.core`` are on PyPI;
+neither a toolkit nor a GPU is needed.
 
 The result is the cubin, which a GPU runs; the PTX, which the microscope runs; and the kernel's resources, which are
 read from the cubin. It is cached on disk. The key of the cache covers everything that determines the result, also all
@@ -53,8 +53,9 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include(?:_next)?[ \t]*(?:"([^"\n]+)"|<([^
 
 
 def folders_of(name: str, include: Sequence[str | Path]) -> list[Path]:
-    """The folders that are searched for included files: the folder of the source, the caller's, those of the package's
-    kernels, and that of replaced host headers. Raises UsageError if one of the caller's does not exist."""
+    """The folders that are searched for included files: the folder of the source, the caller's folders, the folders of
+    the package's kernels, and the folder of replaced host headers. Raises UsageError if one of the caller's folders
+    does not exist."""
     if isinstance(include, str | Path):
         raise UsageError(f"include must be a list of folders, such as [{str(include)!r}], given {include!r}")
     for folder in include:
@@ -68,9 +69,9 @@ def folders_of(name: str, include: Sequence[str | Path]) -> list[Path]:
 class Includes:
     """The files that a source includes, directly or through other files, each with its digest.
 
-    ``missing`` are names of included files that are not in the searched folders. They come with the compiler, whose
-    version is in the cache key. ``complete`` means that no include is named by a macro, so all included files are
-    known.
+    ``missing`` are names of included files that are not in the searched folders. Files that are ``missing`` come with
+    the compiler, whose version is in the cache key. ``complete`` means that no ``#include`` gets its file name from a
+    macro, so that all included files are known.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -102,8 +103,8 @@ def headers_needed(includes: Includes, compiler: str) -> list[Path] | None:
     """The folders of CUDA's headers that a source needs: no folders, those of a toolkit, or None for the headers within
     NVRTC.
 
-    Raises UnavailableError if the source includes such a header, NVRTC is too old to contain it, and no toolkit is
-    installed.
+    Raises UnavailableError if the source includes a CUDA header that this NVRTC is too old to contain, and no toolkit
+    is installed.
     """
     if not includes.missing:
         return []
@@ -174,7 +175,8 @@ def _package_of(header: str) -> str:
 
 
 def _may_come_with_compiler(header: str) -> bool:
-    """Whether a header may be one of CUDA's own, which NVRTC brings: not of the host, and not Thrust, which is for it."""
+    """Whether a header may be one of CUDA's own headers, which come with NVRTC. Headers of the host are not, and
+    neither is Thrust, which is for the host."""
     return (
         re.match(r"cu[dA-Z]|cuda|crt/|nv/|cub/|mma\.h|cooperative_groups|vector_types|math_constants", header)
         is not None
@@ -215,9 +217,9 @@ _FORMAT = 3
 class Compiled:
     """A compiled source: its PTX, or a function that makes it, and its binary for ``arch``.
 
-    ``lowered`` maps the C++ names that were requested to their names in the binary. ``entries`` are the kernels by
-    their names in the binary, in the order of the source. ``waits`` says whether the kernels wait until the launch
-    before them has ended, so that they may begin earlier."""
+    ``lowered`` maps the C++ names that were requested to their names in the binary. ``entries`` are the names of the
+    kernels in the binary, in the order of the source. ``waits`` says whether the kernels themselves wait until the
+    launch before them has ended, so that they may be started before its end."""
 
     name: str
     arch: str
@@ -235,19 +237,21 @@ class Compiled:
 
     @cached_property
     def resources(self) -> dict[str, Resources]:
-        """The resources of each kernel. They are read only when needed, because reading the binary takes 0.1 s."""
+        """The resources of each kernel. The resources are read only when needed, because reading the binary takes 0.1
+        s."""
         return read_resources(self.cubin)
 
     def entry(self, function: str) -> str:
-        """The name in the binary of the kernel that the source calls ``function``. It may be ``extern "C"`` or not, in
-        a namespace, or an instance of a template, such as ``ns::k<8>``.
+        """The name in the binary of the kernel that the source calls ``function``. The kernel may be ``extern "C"`` or
+        not, in a namespace, or an instance of a template, such as ``ns::k<8>``.
 
         Raises UsageError if there is no such kernel, or several (overloads, instances of a template).
         """
         return found_entry(self.name, self.entries, self.lowered.get(function, function))
 
     def readable(self, entry: str) -> str:
-        """The name of a kernel as it was requested, else as C++ writes it. ``entry`` is its name in the binary."""
+        """The name of a kernel as it was requested, or its C++ name if it was not requested by name. ``entry`` is the
+        kernel's name in the binary."""
         return next((name for name, lowered in self.lowered.items() if lowered == entry), demangled(entry))
 
 
@@ -263,11 +267,11 @@ def compile_kernel(
     add: bool | int = False,
     **params: int,
 ) -> Compiled:
-    """``kernel``, compiled with ``params`` and with the defaults of all other parameters. With ``add`` its product is
-    added to C. The macros of ``kernel.given`` remove code that is not needed for sizes and addresses that fulfil
+    """``kernel``, compiled with ``params`` and with the defaults of all other parameters. With ``add`` the kernel adds
+    its product to C. The macros of ``kernel.given`` remove code that is not needed for sizes and addresses that fulfil
     certain conditions.
 
-    Raises any error of ``compile_with``, and UsageError for a kernel that cannot ``add`` or has no such macro.
+    Raises any error of ``compile_with``, and UsageError for a kernel that cannot ``add`` or has no macro of that name.
     """
     if add and not kernel.adds:
         raise UsageError(f"{kernel.name} cannot add to C")
@@ -285,10 +289,11 @@ def compile_with(
     *,
     optimised: bool = True,
 ) -> Compiled:
-    """Like ``compile_kernel``, with macros, folders of included files and ``optimised`` (see ``compile_source``).
+    """Compile a kernel like ``compile_kernel``, also with macros, folders of included files and ``optimised`` (see
+    ``compile_source``).
 
     Raises UsageError for a forbidden parameter, a macro that is a parameter, an architecture below the kernel's least,
-    and a function that is not in the file. Also raises any error of ``compile_source``.
+    and a function that is not in the file. ``compile_with`` also raises any error of ``compile_source``.
     """
     values = kernel.checked(params)
     _check_capability(kernel, arch)
@@ -317,7 +322,7 @@ def compile_source(
     ``name`` is the file of the text: messages and line numbers use it, and files in the same folder can be included.
     ``defines`` are macros, and ``include`` are folders that are searched for included files. ``names`` are kernels by
     their C++ names, such as ``ns::k<8>``; templates are instantiated for them, and ``Compiled.entry`` finds them. Code
-    that is not ``optimised`` keeps every variable in memory, and every access to it.
+    that is not ``optimised`` keeps every variable in memory, and performs every access to it.
 
     Raises CompileError with the compiler's message. Raises UsageError for an architecture that this NVRTC does not
     support, for a folder that does not exist, and for a name that the source does not have. Raises UnavailableError
@@ -365,7 +370,7 @@ def compile_alone(path: Path, arch: str, macros: Mapping[str, str]) -> Compiled:
 def compile_file(
     path: str | Path, *, arch: str = DEFAULT_ARCH, defines: Mapping[str, object] | None = None
 ) -> Compiled:
-    """Like ``compile_source``, for a file. Raises UsageError if it cannot be read."""
+    """Like ``compile_source``, for a file. Raises UsageError if the file cannot be read."""
     try:
         source = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -385,8 +390,9 @@ _Result = tuple[str, bytes, str, dict[str, str]]
 
 @dataclass(frozen=True)
 class _Job:
-    """What is compiled, and how. ``folders``: where included files are looked for. ``lines``: with the lines of the source,
-    which are most of the PTX, and with the names of nvcc. ``on_device``: a function need not say that it is for the GPU."""
+    """What is compiled, and how. ``folders`` are searched for included files. With ``lines``, the PTX contains the
+    source lines, which are most of its text, and the names that nvcc gives. With ``on_device``, functions without a
+    marker are compiled for the GPU."""
 
     name: str
     arch: str
@@ -399,8 +405,9 @@ class _Job:
 
 
 def _compile_any(source: str, job: _Job, includes: Includes) -> _Result:
-    """Compile a source as it is; if NVRTC refuses it and it has host code, by nvcc where that is installed, else without
-    the host code. Raises CompileError with the messages of the last attempt, and with all headers that are missing."""
+    """Compile a source as it is; if NVRTC refuses it and it has host code, compile it by nvcc if that is installed,
+    else without the host code. Raises CompileError with the messages of the last attempt, and with all headers that are
+    missing."""
     headers = headers_needed(includes, compiler())
     try:
         return _compile(source, job, headers)
@@ -426,7 +433,7 @@ def _compile_any(source: str, job: _Job, includes: Includes) -> _Result:
 
 
 def _not_found(code: DeviceCode) -> list[str]:
-    """What to do about each header that is missing, in a line for those with the same remedy."""
+    """Hints on what to do about missing headers, with one line for all headers that have the same remedy."""
     hints: dict[str, list[str]] = {}
     for header, quoted in code.missing.items():
         if hint := hint_for(header, quoted=quoted):
@@ -444,7 +451,8 @@ def _not_marked(code: DeviceCode, log: str) -> list[str]:
 
 
 def _by_nvcc(source: str, job: _Job) -> _Result | None:
-    """The result of nvcc; None where it is not installed, refuses the source, or has not all kernels that were asked for."""
+    """The result of nvcc; None if nvcc is not installed or refuses the source, or if the result lacks a requested
+    kernel."""
     folders = [folder for folder in job.folders if folder != HOST_HEADERS]
     made = compile_by_nvcc(source, job.name, job.arch, job.macros, folders)
     if made is None:
@@ -458,8 +466,8 @@ def _by_nvcc(source: str, job: _Job) -> _Result | None:
 
 def _compile(source: str, job: _Job, headers: Sequence[Path] | None) -> _Result:
     """PTX, cubin, log and lowered names of one run of the compiler. ``headers``: folders of CUDA's own headers
-    (``cuda_fp16.h``, …); None for those that NVRTC brings. Raises CompileError with its log, and UsageError for a name that
-    is not one of a kernel."""
+    (``cuda_fp16.h``, …); None for those that come with NVRTC. Raises CompileError with its log, and UsageError for a
+    name that is not one of a kernel."""
     core, nvrtc = _cuda()
     options = core.ProgramOptions(
         name=job.name,
@@ -501,7 +509,7 @@ _GENERATIONS = {"tcgen05": ("sm_100a", "B200"), "wgmma": ("sm_90a", "H200")}
 
 
 def _other_architecture(log: str) -> list[str]:
-    """A hint where an instruction is that of another generation than the one that is compiled for.
+    """A hint, if the log complains about an instruction of another generation than the one that is compiled for.
 
     >>> _other_architecture("Instruction 'tcgen05.alloc' not supported on .target 'sm_90a'")
     ['hint: tcgen05 needs sm_100a: choose a card that has it (--gpu B200), or give arch="sm_100a"']
@@ -514,7 +522,8 @@ def _other_architecture(log: str) -> list[str]:
 
 
 def _refusal(log: str, file: str) -> CompileError | UsageError:
-    """The compiler's log; for a kernel's name that C++ does not know here, one line."""
+    """The error for a log of the compiler. If the log says that a kernel's name is unknown, the message is one line
+    about this name."""
     unknown = re.search(r"\A__nv_name_map\(\d+\): error: (.*)\n.*mangled_name (.*)", log)
     if unknown is None:
         return CompileError("\n".join([log, *_other_architecture(log)]))
@@ -566,7 +575,7 @@ def check_arch(arch: str) -> None:
     """Raise UsageError for an architecture that this NVRTC cannot compile for.
 
     Code for "sm_90" runs on every later GPU of its generation. From 9.0 on, "sm_90a" adds the instructions that only
-    this architecture has. From 10.0 on, "sm_100f" adds those of its family.
+    this architecture has. From 10.0 on, "sm_100f" adds the instructions that all architectures of its family have.
     """
     match = re.fullmatch(r"(sm_(\d+))([af]?)", arch)
     known = architectures()

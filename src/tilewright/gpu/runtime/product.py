@@ -1,4 +1,5 @@
-"""A product of matrices on a GPU by one kernel, which is prepared once for a shape. Each call of it makes one launch.
+"""A product of matrices on a GPU by one kernel, which is prepared once for a shape. Each call of the prepared product
+makes one launch.
 
 The operands are addresses of contiguous row-major matrices on that GPU. A call allocates nothing and does not wait.
 """
@@ -127,4 +128,4 @@ def stream_handle(stream: Any) -> int:
 
 
 def _nothing(a: int, b: int, c: int, stream: Any) -> None:
-    """The product if C is empty, or if nothing is to be added to it."""
+    """The function for a product with an empty C, or with nothing to add to C."""

@@ -1,15 +1,15 @@
 """Records the launches of a product once, and then repeats them with other addresses by one call of machine code.
 
 A launch from Python takes several times as long as the driver itself needs. So the launches of a product are submitted
-once more, to a stream that only records them, with addresses that no array has. A value in their arguments that equals
-such an address, or is near it, is recognised as an address; all other values stay the same. ``Replay`` writes the
-caller's addresses into a copy of the arguments and launches the kernels. It is a function of the C front
-(``cpu/native/gpu.c``).
+once more, to a stream that only records them, with addresses that no array has. A value in the arguments of these
+launches that equals such an address, or is near it, is recognised as an address; all other values stay the same.
+``Replay`` writes the caller's addresses into a copy of the arguments and launches the kernels. The function behind
+``Replay`` is in the C front (``cpu/native/gpu.c``).
 
-On one stream the launches of a product become a CUDA graph, which the driver submits faster than a single kernel. Its
-arguments are changed before each call; work that was submitted earlier keeps its own arguments. A graph cannot run
-concurrently with itself, so it serves only one stream. On other streams, and while a stream is captured, the kernels
-are launched one by one.
+On one stream the launches of a product become a CUDA graph, which the driver submits faster than a single kernel. The
+arguments of the graph are changed before each call; work that was submitted earlier keeps its own arguments. A graph
+cannot run concurrently with itself, so it serves only one stream. On other streams, and while a stream is captured, the
+kernels are launched one by one.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PORT_PROGRAMMATIC, _PROGRAMMATIC = 1, 1
 class GraphState(NamedTuple):
     """The state of a graph that machine code reads and writes, as 64-bit words; the nodes of the graph follow.
 
-    ``lock`` says whether a thread uses the graph. ``stream`` is the stream that it serves, or -1 after an error. Then
-    come the graph and the driver's functions."""
+    ``lock`` says whether a thread uses the graph. ``stream`` is the stream that the graph serves, or -1 after an error.
+    The other fields are the graph and functions of the driver."""
 
     lock: int
     stream: int
@@ -49,8 +49,8 @@ class GraphState(NamedTuple):
 
 
 class LaunchGraph:
-    """A CUDA graph of launches that follow one another. Each has a kernel, its size, and the memory and places of its
-    arguments."""
+    """A CUDA graph of launches that follow one another. Each launch has a kernel, a size, and the memory and the places
+    of its arguments."""
 
     def __init__(self, launches: Sequence[Any], stream: int, address_of: Callable[[str], int]) -> None:
         what, d = "a graph of launches", driver()
@@ -88,8 +88,8 @@ class LaunchGraph:
 
 
 def _edge(waits: bool) -> Any:
-    """What a launch waits for before it begins: the end of the one before, or only, where its kernel ``waits``, until all
-    blocks of that one have begun and let it."""
+    """The dependency of a launch on the launch before it. A launch begins at the end of the launch before; if its
+    kernel ``waits``, it begins when all blocks of that launch have begun and allow it."""
     edge = driver().CUgraphEdgeData()
     if waits:
         edge.from_port, edge.type = _PORT_PROGRAMMATIC, _PROGRAMMATIC
@@ -97,9 +97,10 @@ def _edge(waits: bool) -> Any:
 
 
 def launch_graph(launches: Sequence[Any], stream: int, address_of: Callable[[str], int]) -> LaunchGraph | None:
-    """The graph for a stream. None while the stream is captured, or if there would be too many graphs or launches.
+    """The graph for a stream. Returns None while the stream is captured, or if there would be too many graphs or
+    launches.
 
-    ``address_of(name)`` is the address of a function of the driver. The GPU must be the current one.
+    ``address_of(name)`` is the address of a function of the driver. The GPU must be the calling thread's current one.
     """
     if not 1 <= len(launches) <= _MOST_IN_GRAPH or len(_graphs) >= _MOST_GRAPHS:
         return None
@@ -115,8 +116,8 @@ def launch_graph(launches: Sequence[Any], stream: int, address_of: Callable[[str
 
 @contextlib.contextmanager
 def _allocating_in_captures() -> Iterator[None]:
-    """Within the block this thread may take memory of the GPU while a stream is captured, by whichever thread: otherwise
-    that would end the capture with an error."""
+    """Within the ``with`` block, this thread may allocate memory of the GPU while any thread captures a stream.
+    Otherwise the allocation would end the capture with an error."""
     what, relaxed = "the mode of captures", driver().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     (before,) = call(what, "cuThreadExchangeStreamCaptureMode", relaxed)
     try:
@@ -139,11 +140,12 @@ _VERSION = 12000
 
 
 class RecordedLaunch(NamedTuple):
-    """A launch as data. ``size`` has seven numbers: grid, block and bytes of shared memory.
+    """A launch as data. ``size`` has seven numbers: three of the grid, three of the block, and the bytes of shared
+    memory.
 
-    ``arguments`` is the memory of the arguments. Each argument begins at a byte of ``places``, and there are 8-byte
-    addresses at the bytes ``addresses``. With ``waits`` the kernel itself waits until the launch before it has ended,
-    so it may begin earlier."""
+    ``arguments`` is the memory of the arguments. ``places`` has the byte at which each argument begins, and
+    ``addresses`` has the bytes at which 8-byte addresses begin. With ``waits`` the kernel itself waits until the launch
+    before it has ended, so it may begin earlier."""
 
     what: str
     function: int
@@ -171,8 +173,8 @@ class Recording:
         del _recordings[self.handle]
 
     def add(self, launch: RecordedLaunch | None, waits: bool = False) -> None:
-        """Record a launch. ``waits`` says whether its kernel waits for the launch before it. None stands for a launch
-        that cannot be repeated."""
+        """Record a launch. ``waits`` says whether the kernel of the launch waits for the launch before it. None in
+        place of a launch says that it cannot be repeated."""
         if launch is None or _is_long(launch) or len(self.launches) == _MOST_LAUNCHES:
             self.complete = False
         else:
@@ -211,8 +213,8 @@ class Replay:
 
     With a ``stream``, products on that stream are submitted as one graph. With ``early``, a single launch whose kernel
     waits is submitted without a graph, so that it can begin before earlier work on the stream has ended. The calling
-    thread's current context does not matter. Several threads may call ``run`` at once. Raises LaunchError without the C
-    front.
+    thread's current context does not matter. Several threads may call ``run`` at once. Raises LaunchError if there is
+    no C front.
     """
 
     def __init__(
@@ -246,8 +248,8 @@ class Replay:
 
 
 def _operand(arguments: bytes, at: int, alike: Sequence[int]) -> tuple[int, int]:
-    """The number of the operand whose address stands at this byte, and the bytes from its address to that one; beyond the
-    last operand for a number that is no address, such as null."""
+    """The number of the operand to which the address at this byte belongs, and the distance in bytes from the operand's
+    address to it. For a value that is not an address, such as null, the number is beyond the last operand."""
     (value,) = struct.unpack_from("<q", arguments, at)
     number = (value + _APART // 2) // _APART - 1
     if not 0 <= number < len(alike):
@@ -288,7 +290,8 @@ def recorded_maps(
     structure: bytes,
 ) -> RecordedLaunch | None:
     """A recorded launch whose arguments are tensor maps of operands at the addresses ``at``, further addresses, and a
-    structure. None if this driver does not store the address of an operand in the first eight bytes of a map."""
+    structure. Returns None if this driver does not store the address of an operand in the first eight bytes of a
+    map."""
     d = driver()
     arguments, places, addresses = b"", [], []
     for made, address in zip(maps, at, strict=True):

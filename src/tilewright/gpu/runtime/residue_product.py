@@ -2,10 +2,10 @@
 a kernel multiplies.
 
 ``gpu/kernels/pack/write_residues.cu`` computes the residues. ``residues_hopper.cu``, or on other GPUs
-``residues_mma.cu``, multiplies them for each modulus. ``gpu/kernels/pack/reconstruct.cu`` computes C from the residues
-of C. Parts of C for which this would not keep the error bound are computed by
-``gpu/kernels/pack/multiply_flagged_f64.cu`` instead. The GPU itself finds these parts; the host does not wait.
-``product.residues`` has the moduli and the bounds.
+``residues_mma.cu``, multiplies the residues for each modulus. ``gpu/kernels/pack/reconstruct.cu`` computes C from the
+residues of C. Parts of C for which residues would not keep the error bound are computed by
+``gpu/kernels/pack/multiply_flagged_f64.cu`` instead. The GPU itself finds these flagged parts of C; the host does not
+wait. ``product.residues`` has the moduli and the bounds.
 """
 
 from __future__ import annotations
@@ -42,39 +42,40 @@ _OPERAND, _LINE = struct.Struct("<5q8i"), 16
 
 @dataclass(frozen=True)
 class ResidueOperand(Lines):
-    """The lines of a float64 or complex128 operand: rows of A or columns of B. Each element has one or two residues for
-    each of the ``moduli``."""
+    """A float64 or complex128 operand as a list of lines, which are the rows of A or the columns of B. Each element has
+    one or two residues for each of the ``moduli``."""
 
     moduli: int
 
     @property
     def each(self) -> int:
-        """The number of real numbers of an element: 1 or 2."""
+        """The number of real numbers in an element: 1, or 2 for a complex element."""
         return REALS_PER_ELEMENT[self.matrix.dtype]
 
     @property
     def planes(self) -> int:
-        """The number of residues of an element. Each is stored in another plane."""
+        """The number of residues of an element. Each residue is stored in a plane of its own."""
         return self.moduli * self.each
 
     @property
     def norm(self) -> float:
-        """The largest 2-norm of a scaled line."""
+        """The largest 2-norm of a scaled row of A or column of B."""
         return largest_norm(self.moduli, self.matrix.dtype)
 
     @property
     def pitch(self) -> int:
-        """Bytes from one line of a plane to the next. Boxes are read in such whole cache lines."""
+        """The bytes from one row of a plane to the next. The number is a multiple of a cache line, because boxes are
+        read in whole cache lines."""
         return _up(self.k, 128)
 
     @property
     def sampled_one_in(self) -> int:
-        """One in this many groups of 128 steps of k is sampled for the bound of |A||B|."""
+        """The sampling interval for the bound of |A||B|: one of this many groups of 128 steps of k is sampled."""
         return max(1, min(4, self.k // 2048))
 
     @property
     def sampled(self) -> int:
-        """Bytes of each line that are sampled."""
+        """The bytes of each row of A or column of B that are sampled."""
         return -(-self.k // (128 * self.sampled_one_in)) * 128
 
     @property
@@ -84,37 +85,38 @@ class ResidueOperand(Lines):
 
     @property
     def norms_offset(self) -> int:
-        """Offset in bytes of the norms; there is one for each line and part of k."""
+        """The offset in bytes of the norms; there is one norm for each part of k of each row of A or column of B."""
         return self.sample_offset + _up(self.lines * self.sampled, _ALIGNMENT)
 
     @property
     def lines_offset(self) -> int:
-        """Offset in bytes of the ``Line`` structures, which hold scale, bits and kind of each line."""
+        """The offset in bytes of the ``Line`` structures, each of which holds the scale, bits and kind of a row of A or
+        column of B."""
         return self.norms_offset + _up(8 * self.parts * self.padded, _ALIGNMENT)
 
     @property
     def parts(self) -> int:
-        """The number of parts of k that are searched separately."""
+        """The number of parts of k that separate thread blocks search."""
         return -(-self.k * self.each // _NORM_STEP)
 
     @property
     def padded(self) -> int:
-        """The number of lines, rounded up to whole tiles."""
+        """The number of rows of A or columns of B, rounded up to whole tiles."""
         return _up(self.lines, _LINES_TILE)
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of the planes, of the sample, and of the facts that are found about the lines."""
+        """The bytes of the planes, of the sample, and of the norms and scales of the rows of A or columns of B."""
         return self.lines_offset + _up(_LINE * self.padded, _ALIGNMENT)
 
     @property
     def finding_blocks(self) -> int:
-        """The number of thread blocks that search the lines."""
+        """The number of thread blocks that search the rows of A or columns of B."""
         return -(-self.lines * self.each // _LINES) * self.parts
 
     @property
     def rounding_blocks(self) -> int:
-        """The number of thread blocks that round."""
+        """The number of thread blocks that round the elements."""
         return -(-self.lines * self.each // _LINES) * -(-self.k // _ROUND_STEP)
 
     def packed(self) -> bytes:
@@ -149,14 +151,14 @@ class ResidueProduct:
 
     @property
     def parts(self) -> int:
-        """The number of parts of C that may be flagged."""
+        """The number of parts of C, each of which may be flagged."""
         rows, columns = FLAGGED
         return -(-self.a.lines // rows) * -(-self.b.lines // columns)
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of the planes of both operands, of the facts that are found about them, of the residues of C, and of
-        the flags."""
+        """The bytes of the planes of both operands, of the facts that are found about the operands, of the residues of
+        C, and of the flags."""
         prepared = sum(x.workspace_bytes for x in self.operands)
         return prepared + self.residues_bytes(_LINES_TILE) + 4 * self.parts
 
@@ -247,17 +249,17 @@ def _multiply(
 
 
 def _numbers(operand: ResidueOperand) -> dict[str, int]:
-    """The macros that say what is multiplied; those of float64 do not name it."""
+    """The macros that say which numbers are multiplied; there is no such macro for float64."""
     return {"MODULI": operand.moduli} | ({"COMPLEX": 1} if operand.each > 1 else {})
 
 
 def _of_triangle(product: ResidueProduct) -> tuple[tuple[str, int], ...]:
-    """The macro with which the kernels leave out what is above the diagonal of C."""
+    """The macro with which the kernels skip the elements above the diagonal of C."""
     return (("TRIANGLE", 1),) if product.triangle else ()
 
 
 def _boxed(operand: ResidueOperand, planes: int, box: tuple[int, int]) -> BoxedOperand:
-    """The planes of residues as the copy engine sees them, or the one of the sample."""
+    """The planes of residues, or the plane of the sample, as the copy engine sees them."""
     k, pitch = (operand.k, operand.pitch) if planes > 1 else (operand.sampled, operand.sampled)
     return BoxedOperand("int8", operand.lines, k, planes, pitch, operand.lines * pitch, box)
 
@@ -276,7 +278,7 @@ def _reconstruct(product: ResidueProduct, width: int) -> KernelLaunch:
 
 
 def _flagged(kernel: CudaKernel, product: ResidueProduct) -> KernelLaunch:
-    """The launch that multiplies where a part of C is flagged."""
+    """The launch that computes the flagged parts of C."""
     a, b, dtype = product.a, product.b, product.c.dtype
     laid = of_a, of_b, of_c = as_they_lie(a, b, product.c)
     p = (_FLAGGED_PARAMS if kernel.boxes else _FLAGGED_SMALLER)[dtype]

@@ -2,8 +2,8 @@
 
 ``gpu/kernels/pack/split_matrices.cu`` splits the operands, and ``gpu/kernels/split_hopper.cu`` multiplies the parts
 (``rounded_hopper.cu``, if there are only high parts). If the parts of a row or column do not represent it well enough,
-``gpu/kernels/pack/multiply_flagged.cu`` computes the affected parts of C. The GPU itself finds these parts; the host
-does not wait.
+``gpu/kernels/pack/multiply_flagged.cu`` computes the affected parts of C. The GPU itself finds the affected parts; the
+host does not wait.
 
 ``split_bound`` is the error bound, which ``docs/error-bounds.md`` derives.
 """
@@ -49,8 +49,8 @@ _TILE = {1: 256, 2: 128}
 
 @dataclass(frozen=True)
 class Lines:
-    """The rows of A or the columns of B, called lines, as the rows of a matrix. So for B this matrix is the transpose
-    of B."""
+    """A matrix whose rows are the lines of an operand: the rows of A or the columns of B. For B, this matrix is the
+    transpose of B."""
 
     matrix: Matrix
 
@@ -61,13 +61,13 @@ class Lines:
 
     @property
     def k(self) -> int:
-        """The number of elements of a line."""
+        """The number of elements of a row of A or a column of B."""
         return self.matrix.columns
 
     @cached_property
     def along(self) -> bool:
-        """Whether the elements of a line are closer to each other in memory than elements of neighbouring lines. The
-        arrays that are made from the lines have the same order."""
+        """Whether the elements of a line are closer to each other in memory than elements of neighbouring lines. Arrays
+        that are made from the lines store elements in the same order."""
         x = self.matrix
         return abs(x.column) <= abs(x.row) if min(x.rows, x.columns) > 1 else x.columns > 1
 
@@ -92,15 +92,16 @@ def as_they_lie(a: Lines, b: Lines, c: Matrix) -> tuple[Matrix, Matrix, Matrix]:
 
 @dataclass(frozen=True)
 class SplitOperand(Lines):
-    """The lines of ``matrices`` float32 matrices; a single matrix if all products share it. ``planes`` is the number of
-    float16 matrices made from each: two for high and low parts, or one for high parts alone."""
+    """The rows of A or columns of B of ``matrices`` float32 matrices; a matrix that all products share counts once.
+    ``planes`` is the number of float16 matrices that are made from each matrix: two for high and low parts, or one for
+    high parts alone."""
 
     matrices: int = 1
     planes: int = 2
 
     @cached_property
     def pitch(self) -> int:
-        """Elements from one row of a plane to the next; a multiple of 64 bytes."""
+        """The distance in elements from one row of a plane to the next, which is a multiple of 64 bytes."""
         return -(-(self.k if self.along else self.lines) // 32) * 32
 
     @cached_property
@@ -110,13 +111,14 @@ class SplitOperand(Lines):
 
     @cached_property
     def groups(self) -> int:
-        """The number of groups of 32 lines, each of which has one excess. The groups fill whole tiles."""
+        """The number of groups of 32 rows of A or columns of B; each group has one excess. The groups fill whole
+        tiles."""
         tile = _TILE[self.planes]
         return -(-self.lines // tile) * tile // LINES
 
     @cached_property
     def words(self) -> int:
-        """The number of 4-byte words for the facts that are found about a matrix: exponents and excesses."""
+        """The number of 4-byte words for the exponents and excesses that are found for a matrix."""
         return self.groups * (LINES + 1)
 
     @property
@@ -136,7 +138,7 @@ class SplitOperand(Lines):
 
     @cached_property
     def blocks(self) -> int:
-        """The number of thread blocks that split each line."""
+        """The number of thread blocks that split each row of A or column of B."""
         return min(
             _MOST_OF_LONG if self.k > _LONG_LINES else _MOST_PARTS, 1 << max(0, (self.k // 128).bit_length() - 1)
         )
@@ -177,7 +179,7 @@ class SplitProduct:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of the planes of the operands, and of the facts that are found about them."""
+        """The bytes of the planes of the operands, and of the facts that are found about the operands."""
         return sum(x.workspace_bytes for x in self.operands)
 
     @property
@@ -196,8 +198,8 @@ def split_of_rows(m: int, n: int, k: int, planes: int = 2, add: bool = False) ->
 def split_bound(k: int, steps: int, excess: int = 0) -> float:
     """The bound of |C - Ĉ| for each element, in units of 2^-24·|A||B|.
 
-    ``excess`` is the sum of the excesses of a row of A and a column of B. The sums of high parts are promoted after
-    each ``steps`` steps of 64 elements of k.
+    ``excess`` is the sum of the excesses of a row of A and a column of B, which ``docs/error-bounds.md`` defines. After
+    each ``steps`` steps of 64 elements of k, the sums of high parts are added to other accumulators in float32.
 
     >>> split_bound(4096, 2) < 150 < split_bound(4096, 2, 5) < 4096
     True
@@ -210,7 +212,8 @@ def split_bound(k: int, steps: int, excess: int = 0) -> float:
 
 
 def wide_bound(k: int) -> float:
-    """The same bound for numbers that are split into two TF32 numbers, for a sum of excesses of at most ``WIDEST``.
+    """The same bound as ``split_bound`` for numbers that are split into two TF32 numbers, for a sum of excesses of at
+    most ``WIDEST``.
 
     >>> wide_bound(128) < 90, wide_bound(4096) < 220
     (True, True)
@@ -220,8 +223,8 @@ def wide_bound(k: int) -> float:
 
 
 def allowed_excess(k: int, steps: int) -> int:
-    """The largest excess with which the classical bound k·2^-24·|A||B| holds; -1 if it does not hold even without
-    excess.
+    """The largest ``excess`` of ``split_bound`` with which the classical bound k·2^-24·|A||B| holds; -1 if it does not
+    hold even without excess.
 
     >>> allowed_excess(64, 2), allowed_excess(128, 2), allowed_excess(4096, 2)
     (-1, 0, 5)
@@ -266,8 +269,8 @@ _FLAGGED_PARAMS = {
 
 
 class PartsOfK(NamedTuple):
-    """Pieces of k that are summed separately: how many there are, the steps of each, and the step that adds their
-    float32 sums, which follow one another, into C."""
+    """Pieces of k that are summed separately: the number of pieces, the steps of each piece, and the step that adds
+    their float32 sums into C. The sums of the pieces follow one another in memory."""
 
     many: int
     steps: int
@@ -282,7 +285,8 @@ def split_product_steps(
     pieces: PartsOfK | None = None,
 ) -> list[GpuStep]:
     """The steps of the product on a GPU with ``sms`` multiprocessors. All sizes are at least 1. The parts of the
-    operands are in the workspace. With ``pieces`` of k, their sums may follow."""
+    operands are in the workspace. With ``pieces``, k is cut, and the sums of the pieces may be in the workspace after
+    the parts."""
     parts = BufferPlace(WORKSPACE), BufferPlace(WORKSPACE, 0 if product.gram else product.a.workspace_bytes)
     operands = zip(product.operands, OPERANDS, parts, strict=False)
     return [split_step(*operands), *parts_steps(sms, kernel, params, product, parts, pieces)]
@@ -314,7 +318,7 @@ def parts_steps(
     pieces: PartsOfK | None = None,
 ) -> list[GpuStep]:
     """The steps of the product of operands that are already split into ``parts``. The operands themselves are still
-    needed, for parts of C where the parts do not represent them well enough."""
+    needed, to compute those tiles of C for which the split operands are not accurate enough."""
     values = kernel.checked(params)
     limit = allowed_excess(product.a.k, values["CHUNK"]) if product.a.planes > 1 else 0
     launch, flagged = _multiply(sms, kernel, product, values, limit, pieces), _flagged(product, limit)
@@ -326,7 +330,7 @@ def parts_steps(
 
 
 def _held(operand: SplitOperand) -> int:
-    """Numbers of four that a thread holds."""
+    """The number of groups of four numbers that a thread holds."""
     most = _MOST_HELD if operand.k < _LONG else _HELD_OF_LONG
     return min(most, -(-operand.k // (operand.blocks * 128)) * 128 * LINES // (4 * _THREADS))
 
@@ -363,7 +367,7 @@ def _multiply(
 
 
 def _flagged(product: SplitProduct, limit: int) -> KernelLaunch:
-    """The launch that multiplies where the excess is larger than ``limit``."""
+    """The launch that computes the parts of C for which the excess is larger than ``limit``."""
     a, b, p = product.a, product.b, _FLAGGED_PARAMS
     rows, columns, steps = p["BM"], p["BN"], p["BK"]
     by_multiply_adds = p["STAGES"] * steps * (rows + 4 + columns + 4)

@@ -1,7 +1,7 @@
 """A product on a GPU as a list of steps. Each step is one launch, with the places where its operands begin.
 
-Steps are data and are made without a GPU. With other places, the steps of a part of a product become steps of the whole
-product. ``load`` makes a function of a list of steps.
+Steps are data and are made without a GPU. If their places are changed, the steps of a part of a product become steps of
+the whole product. ``load`` makes a function of a list of steps.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ OPERANDS = BufferPlace(A), BufferPlace(B), BufferPlace(C)
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """A launch of compiled code. Its arguments are the tensor maps of ``maps``, addresses, and ``rest``: numbers, or a
-    structure as its bytes. The first of its places are those of the maps."""
+    """A launch of compiled code. The arguments of the launch are the tensor maps of ``maps``, addresses, and ``rest``:
+    numbers, or a structure as its bytes. The first places of the launch are those of the tensor maps."""
 
     code: KernelCode
     entry: str
@@ -101,7 +101,7 @@ class GpuStep(NamedTuple):
     places: tuple[BufferPlace, ...]
 
     def moved(self, buffers: Sequence[BufferPlace]) -> GpuStep:
-        """The same step, with the first buffers beginning at these places."""
+        """The same step, but with its first buffers beginning at the given places."""
         last = len(buffers)
         places = (buffers[at.buffer].after(at.offset) if at.buffer < last else at for at in self.places)
         return GpuStep(self.launch, tuple(places))
@@ -112,10 +112,11 @@ _lock = threading.Lock()
 
 
 def load(gpu: Device, steps: Iterable[GpuStep]) -> SubmitSteps:
-    """A function that makes these launches in their order and does not wait for them. The kernels are compiled, loaded
-    and checked now. The GPU must be the calling thread's current one now and at each call.
+    """Return a function that makes the launches of ``steps`` in their order and does not wait for them. The kernels are
+    compiled, loaded and checked now. The GPU must be the calling thread's current one now and at each call.
 
-    Raises UsageError for parameters that a kernel does not take, CompileError and LaunchError.
+    Raises UsageError for parameters that a kernel does not take, CompileError if a kernel does not compile, and
+    LaunchError if the GPU refuses a kernel.
     """
     runs, launches, steps = dict[int, Launcher](), list[tuple[Launcher, tuple[BufferPlace, ...]]](), list(steps)
     with _lock:

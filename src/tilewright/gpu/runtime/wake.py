@@ -1,7 +1,8 @@
-"""Starts CUDA's driver and creates a GPU's context on another thread before they are needed. This takes 0.2 s, in which
-Python can import modules and plan.
+"""Starts CUDA's driver and creates a GPU's context on another thread before they are needed. The start takes 0.2 s, in
+which Python can import modules and plan.
 
-It uses ctypes, because importing NVIDIA's bindings takes 20 ms, and the start would have to wait for that.
+This module uses ctypes, because importing NVIDIA's bindings takes 20 ms, and the start would have to wait for the
+import.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _threads: dict[int, threading.Thread] = {}
 def wake(ordinal: int) -> threading.Thread:
     """The thread that creates the context of GPU ``ordinal``; the first call starts it.
 
-    It reports no error, because the code that opens the GPU later meets the same error.
+    The thread reports no error, because the code that opens the GPU later meets the same error.
     """
     with _guard:
         if ordinal not in _threads:
@@ -30,9 +31,10 @@ def wake(ordinal: int) -> threading.Thread:
 
 
 def wake_named(device: str | None) -> bool:
-    """Wake the first GPU that ``device`` names ("cuda", "cuda:1", "cuda:1,2"). None means the GPUs, if there are any.
+    """Wake the first GPU that ``device`` names ("cuda", "cuda:1", "cuda:1,2"). None means the first GPU, if there is
+    any.
 
-    Returns whether the driver is being started.
+    Returns whether the thread that starts the driver is still running.
     """
     named = re.match(r"cuda(?::(\d+))?", "cuda" if device is None else str(device))
     return named is not None and wake(int(named[1] or 0)).is_alive()

@@ -1,4 +1,4 @@
-"""What the commands share: the application, to which each module adds its commands; output; and options.
+"""Has the code that all commands share: the application object, the output and the options.
 
 Control characters and Rich's markup in the name of a file or kernel have no effect on the terminal. Output files are
 checked before the work begins.
@@ -36,7 +36,8 @@ app = typer.Typer(
 
 
 class GroupedCommand(typer.core.TyperCommand):
-    """A command whose help lists options in groups, which are their ``rich_help_panel``; those without one come last."""
+    """A command whose help lists its options in groups. The group of an option is its ``rich_help_panel``; options
+    without one come last."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then a section for each group in the order in which the function declares its options."""
@@ -80,8 +81,8 @@ def commands(
 class Console(rich.console.Console):
     """Rich's console, which prints control characters in texts as escapes. Rich's own control codes still work.
 
-    Strings are escaped before their width is measured, so that columns are aligned; ``render`` escapes objects that
-    were not strings. An ``:emoji:`` code in a name is printed unchanged.
+    Strings are escaped before their width is measured, so that columns are aligned; ``render`` escapes all other
+    objects. An ``:emoji:`` code in a name is printed unchanged.
     """
 
     def __init__(self, **settings: Any) -> None:

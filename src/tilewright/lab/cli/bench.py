@@ -120,8 +120,8 @@ def bench_command(
 ) -> None:
     """Measure kernels in turns with the libraries of vendors.
 
-    Every result is verified before its time counts. After Ctrl-C the finished cells are kept in the --json file, and
-    --resume continues. The exit code is 1 if a result is wrong.
+    Every result is verified before its time counts. After Ctrl-C the finished measurements are kept in the --json file,
+    and --resume continues with the others. The exit code is 1 if a result is wrong.
     """
     from ..bench import session
     from ..terminal import BenchProgress, show_bench

@@ -249,13 +249,14 @@ def explain_command(
     A kernel of your own: tilewright explain my.cu::scale --grid 8 --block 128 --arg x:float32:1024 --arg y:float32:1024
     --arg n=1024 --expect "y = 2 * x"
 
-    A kernel on the CPU, such as cpu/packed, is timed and checked. Its time and the processor's counters, if Linux gives
-    access to them, are compared with a cost model. Its options are --size, --dtype, --threads, --seed and --json.
+    A kernel on the CPU, such as cpu/packed, is timed and checked. The time of the kernel and the processor's counters,
+    if Linux gives access to them, are compared with a cost model. For a kernel on the CPU, the options are --size,
+    --dtype, --threads, --seed and --json.
 
-    The exit code is 0 if nothing is wrong; lines that could be cheaper are not wrong. It is 1 for a wrong result, a
-    finding, a requirement that is not met, or a launch that the GPU cannot make; 2 if the command is wrong, the kernel does
-    not compile, or --max-steps stopped a run; 3 if a library is missing; 130 after an interrupt. Explanations that were
-    finished before it are kept.
+    The exit code is 0 if nothing is wrong. Advice on lines that could be cheaper does not change the exit code. The
+    exit code is 1 for a wrong result, a finding, a requirement that is not met, or a launch that the GPU cannot make; 2
+    if the command is wrong, the kernel does not compile, or --max-steps stopped a run; 3 if a library is missing; 130
+    after an interrupt. Explanations that were finished before an interrupt are kept.
     """
     device = _device(kernels)
     _refuse(context, device)
@@ -307,7 +308,7 @@ def explain_command(
 
 
 def _sources(kernels: list[str]) -> dict[str, Path]:
-    """The files among the kernels, by their names without a folder, which records have."""
+    """The files that the kernels' names contain, by the file names without a folder, which records use."""
     from ..explain.any_kernel import named_kernel
 
     paths = dict.fromkeys(named[0] for name in kernels if (named := named_kernel(name)))
@@ -324,7 +325,8 @@ def _tell_code_hosts(
     sarif_file: Path | None,
     annotations: bool,
 ) -> None:
-    """Write and print what is wrong in the formats that were asked for; a kernel of several sizes has a problem once."""
+    """Write and print the problems of kernels in the requested formats. A problem that a kernel has at several sizes is
+    reported once."""
     from ..terminal import annotation, problems_of, sarif
 
     of_kernels = zip(explanations, broken, strict=True)
@@ -337,14 +339,14 @@ def _tell_code_hosts(
 
 
 def _macros(define: list[str]) -> dict[str, str]:
-    """Macros by name; one without a value is 1, as for a compiler."""
+    """Macros by name; a macro without a value is 1, as for a compiler."""
     pairs = [given.partition("=") for given in define]
     return {name: value if equals else "1" for name, equals, value in pairs}
 
 
 def _explain_cuda(run: Callable[..., object], *, shown: bool, brief: bool) -> tuple[list[Explanation], bool]:
-    """The finished explanations of a run, and whether there was an interrupt. If ``shown``, each is printed when it is
-    finished; with ``brief``, only a table at the end."""
+    """The finished explanations of a run, and whether there was an interrupt. If ``shown``, each explanation is printed
+    when it is finished; with ``brief``, only a table is printed at the end."""
     from ..terminal import blocks_progress, show_explanations, steps_shown
 
     explanations: list[Explanation] = []
@@ -367,7 +369,8 @@ def _explain_cuda(run: Callable[..., object], *, shown: bool, brief: bool) -> tu
 
 
 def _device(kernels: list[str]) -> str:
-    """The device of the kernels, by their names; cuda for names that no kernel has. Raises UsageError where they differ."""
+    """The device of the kernels, by their names; a name that no kernel has counts as cuda. Raises UsageError if the
+    kernels have different devices."""
     from ...kernels.catalog import catalog
 
     def of_cpu(name: str) -> bool:
@@ -390,7 +393,7 @@ def _refuse(context: typer.Context, device: str) -> None:
 
 
 def _refuse_of_products(context: typer.Context) -> None:
-    """Raises UsageError for an option that means something for products alone."""
+    """Raises UsageError for an option that has a meaning only for products."""
     for name in ("size", "param", "measure"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -425,7 +428,7 @@ def _explain_cpu(kernels: list[str], size: str, dtype: str, threads: int, seed: 
 
 
 def _write(explanations: list[Explanation], json_file: Path | None, report_file: Path | None) -> None:
-    """Write the requested files; none if nothing was finished."""
+    """Write the requested files; write no file if no explanation was finished."""
     if not explanations:
         return
     if json_file is not None:

@@ -25,7 +25,7 @@ def info_command(
     """Show the facts and the measured rates of this machine.
 
     The peak of arithmetic, the bandwidth of memory, and the time that a program waits for its first product are
-    measured. The system reports the other facts.
+    measured. The other facts come from the operating system.
     """
     from ...cpu.engine import dots
     from ...cpu.runtime.machine_code import describe_code

@@ -73,8 +73,8 @@ def gram_command(
 ) -> None:
     """Compute the Gram matrix Aᴴ·A of a file, or its covariance.
 
-    The file may be larger than memory. This takes half of the operations of a general product. If the result C fits in
-    memory, each element of A is read once. The plan is shown before anything runs.
+    The file may be larger than memory. The command does half of the operations of a general product. If the result C
+    fits in memory, each element of A is read once. The plan is shown before anything runs.
 
     Example: tilewright gram x.zarr -o covariance.npy --center --ddof 1 --memory 4GiB
     """

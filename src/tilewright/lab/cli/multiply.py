@@ -183,7 +183,7 @@ def multiply_command(
     take. If --memory is too little for the product, the command refuses at once.
 
     After an interruption (Ctrl-C, a full disk, kill -9) the finished tiles are kept. The same command with --resume
-    continues, unless A or B have changed. Without --resume the product starts from the beginning.
+    continues the product, unless A or B have changed. Without --resume the product starts from the beginning.
 
     If the file C exists, the command refuses to run, unless --overwrite is given.
 
@@ -252,9 +252,9 @@ def file_of(text: str) -> Path | None:
 
 @contextlib.contextmanager
 def opened_operand(text: str) -> Iterator[Any]:
-    """Open an operand that the command line names. A raw file is opened with the stated shape and dtype, and a .npy
-    file with a stated dtype; any other name or URL is returned unchanged. Raises UsageError for a raw file without
-    shape and dtype, and for an unknown suffix."""
+    """Open an operand that the command line names. A raw file is opened with the shape and dtype that ``text`` states,
+    and a .npy file with the dtype that ``text`` states. Any other name or URL is returned unchanged. Raises UsageError
+    for a raw file without shape and dtype, and for an unknown suffix."""
     from ...large.files import local_path, locate, open_array
 
     path_here = local_path(text)
@@ -279,7 +279,7 @@ def opened_operand(text: str) -> Iterator[Any]:
 
 
 def _precision(text: str) -> str | float:
-    """A word, or a number."""
+    """A precision: a word, or a number."""
     with contextlib.suppress(ValueError):
         return float(text)
     return text
@@ -333,7 +333,7 @@ def _run(job: Job, timeline: Path | None) -> None:
 
 
 def _write_timeline(job: Job, events: Events | None, path: Path) -> None:
-    """Write the timeline of the run; without ``events``, the predicted one."""
+    """Write the timeline of the run; without ``events``, write the predicted timeline."""
     from ...large.streaming.run.job import predicted_timeline, timeline
     from ...records.timeline import write_timelines
     from ..inputs.environment import environment
@@ -357,7 +357,7 @@ def write_record(kind: str, facts: dict[str, Any], path: Path) -> None:
 
 
 def _verification(found: Verification | None) -> dict[str, Any]:
-    """What a record has of it; JSON has no infinity."""
+    """The facts of a verification that a record has. Infinity becomes None, because JSON has no infinity."""
     if found is None:
         return {}
     error = found.error if math.isfinite(found.error) else None

@@ -27,9 +27,9 @@ def compare_command(
 ) -> None:
     """Compare two record files: what became faster or slower.
 
-    A cell is one kernel, size, dtype and number of threads. Each cell that both files have is judged from its raw
-    samples: FASTER, SLOWER, SAME or UNCLEAR. Files of different machines are refused. The exit code is 1 if a cell
-    became slower or wrong, or is missing in the newer file.
+    A cell is one combination of kernel, size, dtype and number of threads. Each cell that both files have is judged
+    from its raw samples: FASTER, SLOWER, SAME or UNCLEAR. Files of different machines are refused. The exit code is 1
+    if a cell became slower or wrong, or is missing in the newer file.
     """
     from ...records.bench import read_records
     from ...records.compare import compare
@@ -74,9 +74,9 @@ def report_command(
 ) -> None:
     """Make one self-contained HTML page from record files.
 
-    The page holds charts, the ladder, the table and the environment, and needs no network. From files of explain --json
-    it is the page of tilewright explain. From files of multiply --timeline it is a picture of when each read, copy and
-    multiplication ran. Files of scale --json and records of accuracy have their own charts.
+    The page holds charts, the ladder, the table and the environment, and needs no network. From files that explain
+    --json wrote, the page shows the explanations. From files that multiply --timeline wrote, the page shows when each
+    read, copy and multiplication ran. Files that scale --json wrote and records of accuracy have their own charts.
     """
     from ...records.accuracy import KIND as ACCURACY
     from ...records.accuracy import read_accuracy
@@ -117,7 +117,8 @@ def report_command(
 
 
 def _all_are(what: str, files: list[Path], holds: Callable[[Path], bool], *, figures: Path | None = None) -> bool:
-    """Whether all files hold such data. Raises UsageError where only some do, and for ``figures``, which they have not."""
+    """Whether all files hold data of one kind. Raises UsageError if only some of the files hold such data, and for
+    ``figures``, which such data do not have."""
     holding = [file for file in files if holds(file)]
     if holding and len(holding) < len(files):
         raise UsageError(f"files: {what} make a page of their own, without other records")

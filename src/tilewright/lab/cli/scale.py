@@ -86,8 +86,8 @@ def scale_command(
     simulated: every tile, the bytes of every block, and the time in which workers wait.
 
     Efficiency is the number of operations of the product, divided by the number that all workers could do in the same
-    time. The table shows the bytes that a worker moves into and out of its memory, and beside them the least that its
-    tiles need. If more workers would make the product less than 10 % faster, the plan uses fewer workers.
+    time. The table shows the bytes that a worker moves into and out of its memory, and beside them the fewest bytes
+    that its tiles need. If more workers would make the product less than 10 % faster, the plan uses fewer workers.
 
     Example: tilewright scale 131072 --workers 4,16,64 --where workers
     """

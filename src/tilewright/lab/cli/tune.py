@@ -82,12 +82,12 @@ def tune_command(
     """Find the best parameters of a kernel on this machine.
 
     For a CUDA kernel, the combinations of parameters that its header allows are tried in random order until the budget
-    is used up. Then the best eight are measured in turns. The best one is cached for this kernel, GPU and dtype, and
-    for similar sizes.
+    is used up. After the trials, the best eight combinations are measured in turns. The best combination is cached for
+    this kernel, GPU and dtype, and for similar sizes.
 
     For a CPU kernel, the sizes of tile and blocks are computed from the caches. Similar sizes are measured in turns
-    with them. If the best ones are faster by more than the noise, they are cached for this machine, for all dtypes and
-    sizes of products.
+    with the computed sizes. If the best sizes are faster than the computed sizes by more than the noise, they are
+    cached for this machine, for all dtypes and sizes of products.
 
     Each result is verified. The exit code is 1 if a result is wrong.
     """

@@ -1,13 +1,14 @@
 """Advises how each line of a kernel could be cheaper, with the predicted count and time, and with the result of a trial.
 
-**The model.** A launch takes as long as its slowest resource: arithmetic, device memory, the L2 cache, or the memory pipes
-of the multiprocessors. ``time_bounds`` counts one cycle of a memory pipe (a turn) for four sectors of global memory at any
-addresses. The model here counts one turn for each line of 128 bytes that a request touches, as an H200 does. A change that
-is advised changes only the number of turns. The model has no latency. So advice on occupancy has no time. Advice for wider
-accesses and for arrays in registers has none either: of three such changes, an H200 executed one more slowly.
+**The model.** A launch takes as long as its slowest resource: arithmetic, device memory, the L2 cache, or the memory
+pipes of the multiprocessors. ``time_bounds`` counts one cycle of a memory pipe (a turn) for four sectors of global
+memory at any addresses. The model of this module counts one turn for each line of 128 bytes that a request touches, as
+measured on an H200. In this model, a change that is advised changes only the number of turns. The model has no latency,
+so advice on occupancy has no predicted time. Advice for wider accesses and for arrays in registers has no predicted
+time either: of three such changes, one made a kernel slower on an H200.
 
-**The trial.** To make a row in shared memory longer, often one number in the source has to be changed. If the kernel is
-small, this number is changed, and the kernel is run again on the same operands.
+**The trial.** Often one number in the source decides how long a row in shared memory is. If the kernel is small, the
+trial changes this number and runs the kernel again on the same operands.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Rerun = Callable[[str, Mapping[str, str]], Observation]
 
 @dataclass(frozen=True)
 class Trial:
-    """A changed source, the macros that are changed, and the change in words."""
+    """A kernel's source with one change, the macros that the change sets, and a description of the change."""
 
     source: str
     macros: dict[str, str]
@@ -55,7 +56,8 @@ def advice_of(
     rerun: Rerun | None = None,
     macros: Mapping[str, str] | None = None,
 ) -> list[Advice]:
-    """The advice for a launch that was ``seen``, on a GPU; the line that would save most comes first.
+    """Return the advice for the launch that was observed as ``seen``, on the GPU ``card``. The advice that would save
+    most comes first.
 
     ``bounds`` is empty if no time should be predicted. ``macros`` are those that the compiler was given. ``rerun`` runs the
     kernel again; None forbids that.
@@ -88,7 +90,7 @@ def model_seconds(bounds: Sequence[Bound], turns: int) -> float | None:
 
 
 def _fitting(change: Change, card: GpuModel, resident: Occupancy) -> Change:
-    """A longer row; or a swizzle in its place, if longer rows would leave room for fewer blocks."""
+    """Advice for a longer row, or for a swizzle instead if longer rows would leave room for fewer blocks."""
     if not change.row_bytes or not resident.blocks:
         return change
     longer = round(resident.shared * (1 + change.more_bytes / change.row_bytes))
@@ -102,7 +104,8 @@ def _fitting(change: Change, card: GpuModel, resident: Occupancy) -> Change:
 
 
 def _of_kernel(seen: Observation, card: GpuModel, bounds: Sequence[Bound], resident: Occupancy) -> Iterator[Advice]:
-    """Registers that are spilled, and few warps that wait for device memory; neither has a time."""
+    """Advice on spilled registers, and on too few warps that wait for device memory. Neither advice has a predicted
+    time."""
     needs = seen.resources or Resources(0, 0, 0, 0, 0, None)
     if needs.local_bytes and not any(access.space == "local" for access in seen.accesses):
         text = (
@@ -117,7 +120,7 @@ def _of_kernel(seen: Observation, card: GpuModel, bounds: Sequence[Bound], resid
 
 
 def _more_warps(card: GpuModel, resident: Occupancy) -> Advice | None:
-    """The fewest registers, or bytes of shared memory, that a block must do without for one block more."""
+    """The fewest registers, or bytes of shared memory, that a block must save so that one more block fits."""
     threads, registers, shared = resident.threads, resident.registers, resident.shared
     for fewer in range(registers - 1, 15, -1):
         if (warps := occupancy(card, threads, fewer, shared).warps) > resident.warps:
@@ -136,7 +139,8 @@ def _more_warps(card: GpuModel, resident: Occupancy) -> Advice | None:
 def _tried(
     advice: Advice, change: Change, seen: Observation, bounds: Sequence[Bound], rerun: Rerun, macros: Mapping[str, str]
 ) -> Advice:
-    """The advice with what a run of the changed source showed, if one has the same result and fewer wavefronts."""
+    """The advice, with the outcome of a run of a changed source if that run has the same result and fewer
+    wavefronts."""
     for trial in list(trials(seen.source, change, macros))[:TRIALS]:
         try:
             again = rerun(trial.source, trial.macros)
@@ -183,8 +187,8 @@ _CONSTANT = re.compile(
 
 
 def trials(source: str, change: Change, macros: Mapping[str, str]) -> Iterator[Trial]:
-    """Sources in which a row of shared memory is longer: in the array's declaration, or by a constant or macro whose name
-    says that it is a pitch or padding.
+    """Return sources in which the rows of an array in shared memory are longer. The change is made in the array's
+    declaration, or in a constant or macro whose name says that it is a pitch or padding.
 
     >>> column = Access(1, "shared", "ld", 4, 32, 4096)
     >>> change = Change("", column, column, 128, 4)

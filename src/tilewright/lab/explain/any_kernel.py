@@ -66,8 +66,8 @@ TOLERANCE = {1: 0.2, 2: 2e-2, 4: 1e-4, 8: 1e-10}
 class AnyKernel:
     """A kernel's file, its name in the file, the options of its launch, and those of the compiler.
 
-    ``launch_file`` is a Python file with options of the launch. If it is None, ``FILE_launch.py`` in the folder of
-    ``FILE.cu`` is read, if it exists."""
+    ``launch_file`` is a Python file with options of the launch. If ``launch_file`` is None, ``FILE_launch.py`` in the
+    folder of ``FILE.cu`` is read, if it exists."""
 
     path: Path
     kernel: str | None
@@ -78,7 +78,7 @@ class AnyKernel:
 
 
 def named_kernel(name: str) -> tuple[Path, str | None] | None:
-    """The file and the kernel that a name such as ``FILE.cu::KERNEL`` or ``FILE.ptx`` has; None for any other name.
+    """The file and the kernel that a name such as ``FILE.cu::KERNEL`` or ``FILE.ptx`` states; None for any other name.
 
     >>> named_kernel("a/k.cu::ns::scale<8>"), named_kernel("k.ptx"), named_kernel("cuda/coalesced")
     ((PosixPath('a/k.cu'), 'ns::scale<8>'), (PosixPath('k.ptx'), None), None)
@@ -90,8 +90,8 @@ def named_kernel(name: str) -> tuple[Path, str | None] | None:
 def is_explained_alone(path: Path, kernel: str | None, options: LaunchOptions, launch_file: Path | None) -> bool:
     """Whether a file is explained by ``explain_any``, and not as a matrix product whose header describes the launch.
 
-    So it is if the kernel is named, if an option of the launch is given in the command, the file or a Python file, or if
-    no kernel in the file has the parameters of a product."""
+    ``explain_any`` explains the file if the kernel is named, if an option of the launch is given in the command, the
+    kernel's file or a Python file, or if no kernel in the file has the parameters of a product."""
     given = kernel is not None or launch_file is not None or options != LaunchOptions() or path.suffix != ".cu"
     if given or not path.is_file():
         return given
@@ -125,8 +125,8 @@ def explain_any(
 ) -> Explanation:
     """Explain a kernel for a GPU.
 
-    If the launch has more than MOST_THREADS_RUN threads, a sample of its blocks is run; with ``whole`` all blocks are.
-    Raises UsageError if options are missing or wrong, and what ``microscope`` raises.
+    If the launch has more than MOST_THREADS_RUN threads, a sample of its blocks is run. With ``whole``, all blocks are
+    run. Raises UsageError if options are missing or wrong, and what ``microscope`` raises.
     """
     text, card = read_source(kernel.path), find_gpu(gpu)
     options = _options(kernel, text)
@@ -179,7 +179,7 @@ def _check_described(kernel: AnyKernel, text: str, options: LaunchOptions) -> No
 
 
 def _example(kernel: AnyKernel, found: Sequence[Signature]) -> str:
-    """The signatures of kernels, a command that launches the first, and what else can be given."""
+    """A text: the signatures of kernels, a command that launches the first kernel, and the other options."""
     if not found:
         return "Give --grid, --block, and an --arg for each parameter, such as x:float32:1024 for an array, or n=1024"
     several = len(found) > 1
@@ -217,7 +217,8 @@ def explain_files(
     finished: Callable[[Explanation], None] = lambda explanation: None,
     progress: Callable[[str], AbstractContextManager[Progress]],
 ) -> list[Explanation]:
-    """An explanation for each kernel of a request. ``run_explanations`` does the same for matrix products."""
+    """Return an explanation for each kernel of ``request``. For matrix products, ``run_explanations`` makes the
+    explanations."""
     if request.seed < 0:
         raise UsageError(f"seed must not be negative, got {request.seed}")
     explanations = []
@@ -315,7 +316,7 @@ def _named(text: str, arguments: Arguments) -> str:
 
 
 def _verified(seen: Observation, options: LaunchOptions, arguments: Arguments) -> dict[str, Any]:
-    """Whether the arrays are what was expected."""
+    """Whether the arrays have the expected values."""
     unchecked = {"ok": None, "error_over_bound": None, "of": ""}
     if not options.expect:
         return unchecked | {"reason": "not compared: say what must result, such as --expect 'y = 2 * x'"}
@@ -337,15 +338,15 @@ def _verified(seen: Observation, options: LaunchOptions, arguments: Arguments) -
 
 
 def _same(after: Any, before: np.ndarray) -> bool:
-    """Whether an array is as it was; one that was passed by value has no memory that a kernel could write."""
+    """Whether an array is unchanged. An array that was passed by value has no memory that a kernel could write."""
     return after is None or after is before or after.tobytes() == before.tobytes()
 
 
 def _compared(name: str, actual: np.ndarray, right: np.ndarray) -> tuple[str, float]:
-    """Why an array is wrong, empty if it is right; and its greatest error over what is allowed.
+    """The reason why an array is wrong (empty if it is right), and its largest error divided by the allowed error.
 
-    Whole numbers must be equal. The error of a real number is relative to the number itself, or to the root mean square of
-    all if that is greater, so that a sum that cancels may have the error of its terms.
+    Whole numbers must be equal. The error of a real number is relative to the number itself, or to the root mean square
+    of all numbers if that is greater, so that a sum that cancels may have the error of its terms.
     """
     right = np.broadcast_to(right.reshape(-1) if right.size > 1 else right.reshape(()), actual.size).reshape(
         actual.shape

@@ -1,8 +1,9 @@
 """Checks and compiles the launch that is explained, makes its operands, and verifies its result.
 
-Whatever ``explain`` refuses is refused here, before a kernel runs. The result is verified at the size that is explained and
-at an odd size. The size that is explained is often 64×64×64, a multiple of every tile. At that size the result is right even
-if the kernel has no guards at the edges, or confuses m, n and k.
+All launches that ``explain`` refuses are refused by this module, before a kernel runs. The result is verified at the
+size that is explained and at a small, irregular size. The size that is explained is often 64×64×64, a multiple of every
+tile. At a size such as 64×64×64, the result is right even if the kernel has no guards at the edges, or confuses m, n
+and k.
 """
 
 from __future__ import annotations
@@ -177,8 +178,8 @@ class Result:
 
 
 def operands(kernel: CudaKernel, m: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random A and B, and a C filled with NaN, which shows unwritten elements. All have the dtype in which the kernel's
-    format is stored (``lab.inputs.formats``)."""
+    """Random A and B, and a C filled with NaN, which shows unwritten elements. All three matrices have the dtype in
+    which the kernel's format is stored (``lab.inputs.formats``)."""
     form = format_of(kernel.dtypes[0], kernel.precision)
     rng = np.random.default_rng(seed)
     numbers = [rng.random(shape, form.working) for shape in ((m, k), (k, n))]
@@ -236,7 +237,7 @@ def judged(
 
 
 def _judge_odd_size(p: CheckedLaunch, result: Result, seed: int, max_steps: int) -> None:
-    """Add the verdict and the findings of a run at an odd size; a note where there can be none."""
+    """Add the verdict and the findings of a run at an irregular size, or a note if no such run is possible."""
     try:
         shape, plain = _odd_launch(p)
     except UsageError as error:
@@ -261,7 +262,8 @@ def _judge_odd_size(p: CheckedLaunch, result: Result, seed: int, max_steps: int)
 
 
 def _odd_launch(p: CheckedLaunch) -> tuple[Shape, PlainLaunch]:
-    """The first of ODD_SIZES that the kernel takes, and its launch there. Raises UsageError where it takes none."""
+    """The first of ODD_SIZES that the kernel takes, and the launch at this size. Raises UsageError if the kernel takes
+    none of them."""
     options: dict[str, Any] = {"arch": p.arch, "sms": p.card.sms, **p.compiler_options}
     for shape in ODD_SIZES:
         with contextlib.suppress(UsageError):
@@ -281,7 +283,8 @@ def _run_once(kernel: CudaKernel, plain: PlainLaunch, given: Sequence[np.ndarray
 
 
 def _add_verdict(result: Result, at: str, check: Check) -> None:
-    """Add the verdict at another size. A kernel is right if it is right at both; the reason is that of the first failure."""
+    """Add the verdict at another size. A kernel is right if it is right at both sizes; the reason is that of the first
+    failure."""
     so_far, other = result.verified, check.as_dict()
     if not so_far["ok"]:
         return
@@ -293,7 +296,7 @@ def _add_verdict(result: Result, at: str, check: Check) -> None:
 
 
 def _explained(check: Check, findings: Sequence[Finding], result: int) -> Check:
-    """A check whose reason says why an element is NaN, as far as the findings of the same run know it: C was read before it
+    """A check whose reason says why an element is NaN, if the findings of the same run tell it: C was read before it
     was written, the element was not written, or what was written is not a number."""
     reason = check.reason
     if check.ok or not (reason.endswith(_NAN) or reason == NOTHING_WRITTEN):
@@ -319,10 +322,10 @@ def _line(finding: Finding) -> str:
 
 
 def _name_overruns(p: CheckedLaunch, result: Result, seed: int) -> None:
-    """Where C is wrong and nothing says why: look for accesses beyond a thread's local arrays.
-
-    They are undefined, so the optimising compiler removes the code that they lead to, often the stores to C, and nothing of
-    them is left in the kernel that was run. They are found in the kernel as it is without optimisation.
+    """If C is wrong and no finding says why, look for accesses beyond a thread's local arrays. The behaviour of such
+    accesses is undefined, so the optimising compiler removes the code that follows them, often the stores to C, and the
+    kernel that was run does not contain the accesses. They are found in the kernel that is compiled without
+    optimisation.
     """
     if result.verified["ok"] is not False or any(f.kind != UNWRITTEN_OUTPUT for f in result.findings):
         return
@@ -340,7 +343,7 @@ def _name_overruns(p: CheckedLaunch, result: Result, seed: int) -> None:
 
 
 def _local_overruns(p: CheckedLaunch, seed: int) -> list[Finding]:
-    """None for a kernel that cannot be compiled, or run, without optimisation."""
+    """Returns None for a kernel that cannot be compiled, or run, without optimisation."""
     if p.kernel.in_engine:
         return []
     macros, include = p.compiler_options.get("defines", {}), p.compiler_options.get("include", ())

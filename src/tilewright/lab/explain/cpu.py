@@ -1,8 +1,9 @@
 """Explains a kernel on the CPU: the predicted counts and time, the measured time, and the processor's counters.
 
-The model of S3.1 predicts the counts from the kernel's tile and blocks (``cpu_counts``) and from the instructions of its
-inner loop. The time is predicted as a plan predicts it. Both are compared with measurements: one run is verified and timed,
-and another run is counted by the processor's counters (``cpu_events``), if the system allows access to them.
+The model of S3.1 (in ``docs/sources.md``) predicts the counts from the kernel's tile and blocks (``cpu_counts``) and
+from the instructions of its inner loop. The time is predicted by the model that the planner of products uses. Counts
+and time are compared with measurements: one run is verified and timed, and another run is counted by the processor's
+counters (``cpu_events``), if the system allows access to them.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ MARGIN, UNTOUCHED = 1 << 16, 0xA5
 class CpuExplanation:
     """An explanation of a kernel on the CPU, as plain data for JSON.
 
-    - ``tile`` and ``block`` have h, w and operations_per_access (S3.1). They are None if the kernel declares none.
+    - ``tile`` and ``block`` have h, w and operations_per_access (S3.1). ``tile`` or ``block`` is None if the kernel
+      declares none.
     - ``loop`` counts the instructions in one iteration of the inner loop.
     - ``traffic`` has the bytes that each level of memory loads from the next one, for one product.
-    - ``predicted`` has seconds, bound, and the seconds of each roof. It is None for a dtype without a measured peak.
+    - ``predicted`` has seconds, bound, and the seconds of each roof. ``predicted`` is None for a dtype without a
+      measured peak.
     - ``measured`` has seconds, which is the least of samples_s.
     - ``verified`` has ok, reason, error_over_bound, of (what was compared), and at (the size at which the result is wrong,
       if it is not the size that is explained).
@@ -140,7 +143,8 @@ def explain_cpu(
 def check_request(
     names: Iterable[str], size: str, dtype: str, threads: int, seed: int
 ) -> list[tuple[Kernel, int, int, int]]:
-    """Each named kernel with each size. Raises UsageError, before any kernel runs, if one of the arguments is wrong."""
+    """Return each named kernel with each size. Raises UsageError, before any kernel runs, if one of the arguments is
+    wrong."""
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is not known: one of {', '.join(DTYPES)}")
     if threads < 1:
@@ -184,7 +188,8 @@ def _verified(kernel: Kernel, problem: Problem, sets: OperandSets) -> dict[str, 
 
 
 def _verified_at_odd_size(kernel: Kernel, run: Product, dtype: str, seed: int) -> dict[str, Any]:
-    """What one run at ODD_SIZE adds to ``verified``. C lies between margins, which the kernel must leave alone."""
+    """The entries that one run at ODD_SIZE adds to ``verified``. C lies between margins, which the kernel must not
+    change."""
     at = "x".join(map(str, ODD_SIZE))
     sets = OperandSets.random(ODD_SIZE, dtype, seed, count=1)
     room = aligned_empty((2 * MARGIN + sets.c[0].nbytes,), "uint8")

@@ -1,14 +1,16 @@
 """Predicts what a kernel on the CPU does, from its tile, its blocks and its inner loop.
 
-The rule is that of S3.1. A block of C of w columns and h rows that stays in place over all of K takes 2whK operations. It
-reads wK + Kh elements and writes wh elements. For a large K this is 2/(1/w + 1/h) operations for each access. The rule holds
-for the tile in registers, whose operands come from the first-level cache, and for the blocks, whose operands come from the
-last-level cache (S1.7: 2n³/L + n² accesses for blocks of L × L). The sizes also tell whether a sliver of B stays in L1 from
-one tile to the next, and whether a panel of B stays in L2 from one block to the next.
+The rule is that of S3.1 (in ``docs/sources.md``). The rule holds for a block of C of w columns and h rows that stays in
+registers or in a cache until all of K is summed. Such a block takes 2whK operations, reads wK + Kh elements and writes
+wh elements. For a large K the block does 2/(1/w + 1/h) operations for each access. Two kinds of blocks of C follow the
+rule: the tile in registers, whose operands come from the first-level cache, and the blocks, whose operands come from
+the last-level cache (S1.7: 2n³/L + n² accesses for blocks of L × L). The sizes of the tile and the blocks also tell
+whether a sliver of B stays in L1 from one tile to the next, and whether a panel of B stays in L2 from one block to the
+next.
 
-Traffic is the bytes that are loaded, including lines of C that are loaded before they are written. Lines that are written
-back are not counted. The model assumes that a cache holds everything that fits, and that prefetching loads nothing that is
-not needed.
+Traffic is the bytes that are loaded, including cache lines of C that are loaded before they are written. Cache lines
+that are written back are not counted as traffic. The model assumes that a cache holds everything that fits, and that
+prefetching loads nothing that is not needed.
 
 The inner loop is found in the machine code of the compiled kernel, and its instructions are counted.
 """
@@ -38,14 +40,14 @@ _PACKED_BYTES = {"int8": 2, "uint8": 2, "float16": 4, "bfloat16": 4}
 
 @dataclass(frozen=True)
 class Side:
-    """A block of C of h rows and w columns that stays in place over all of K."""
+    """A block of C of h rows and w columns that stays in registers or in a cache until all of K is summed."""
 
     h: int
     w: int
 
     @property
     def operations_per_access(self) -> float:
-        """The operations for each access to memory, for a large K (S3.1).
+        """The operations for each access to memory, for a large K, by the formula of S3.1 (``docs/sources.md``).
 
         >>> round(Side(6, 64).operations_per_access, 2)
         10.97
@@ -57,8 +59,8 @@ class Side:
 class Tiling:
     """How a kernel that packs its operands divides one product. The unit is a packed real number of ``size`` bytes.
 
-    - ``rows`` are the rows that the ``tiles`` along a column of C compute together; ``vectors`` are the vectors that the
-      ``slivers`` along a row of C compute. Both are more than C has if its edges are padded.
+    - ``rows`` is the number of rows of all ``tiles`` along a column of C; ``vectors`` is the number of vectors of all
+      ``slivers`` along a row of C. If the edges of C are padded, ``rows`` and ``vectors`` include the padding.
     - K is divided into ``deep`` phases.
     - A is packed ``a_passes`` times, and B ``b_passes`` times.
     - Each sliver of B is multiplied with ``bands`` blocks of A.
@@ -85,8 +87,8 @@ class Tiling:
 
     @property
     def loads(self) -> int:
-        """The number of loads into registers. In each step of k a tile loads one element of each of its rows of A, and its
-        vectors of B. From the second phase on it also loads its part of C."""
+        """The number of loads into registers. In each step of k a tile loads one element of each of its rows of A, and
+        its vectors of B. From the second phase of K on, a tile also loads its part of C."""
         inner = self.k * (self.rows * self.slivers + self.tiles * self.vectors)
         return inner + self.rows * self.vectors * (self.deep - 1)
 
@@ -108,7 +110,7 @@ def tiling(kernel: Kernel, problem: Problem, threads: int) -> Tiling | None:
 
 
 def _cuts_of_team(kernel: Kernel, problem: Problem, threads: int) -> Tiling:
-    """The cuts of ``cpu.engine.cuts``: even ones, with tiles and slivers of two sizes that differ by one."""
+    """The cuts that ``cpu.engine.cuts`` makes: even cuts, with tiles and slivers of two sizes that differ by one."""
     p, real = kernel.params, 2 if problem.dtype.startswith("complex") else 1
     m, n, k, size = (
         problem.m,
@@ -152,7 +154,7 @@ def _reads_in_place(kernel: Kernel, problem: Problem, word: int, threads: int) -
 
 
 def _part(length: int, parts: int, index: int) -> int:
-    """The length of one of ``parts`` that differ by one at most."""
+    """The length of one of ``parts`` parts, whose lengths differ by at most one."""
     return length // parts + (index < length % parts)
 
 
@@ -194,8 +196,8 @@ def packed_bytes(dtype: str, kernel: Kernel | None = None) -> int:
 
 
 def packed_steps(kernel: Kernel, problem: Problem) -> int:
-    """The steps of k after packing. A kernel with ``least_bits`` packs several elements of k into one word, each with at
-    least this number of bits."""
+    """The number of steps of k in packed operands. A kernel with ``least_bits`` packs several elements of k into one
+    word, each with at least this number of bits."""
     if not kernel.space or "least_bits" not in kernel.params:
         return problem.k
     bits = max(8 * problem.itemsize, kernel.params["least_bits"])
@@ -217,8 +219,8 @@ LEVELS = (("registers", "L1"), ("L1", "L2"), ("L2", "L3"), ("L3", "memory"))
 def traffic(kernel: Kernel, problem: Problem, threads: int, here: Machine) -> list[Traffic]:
     """The bytes that each level of memory loads from the next, for operands that were used just before.
 
-    For a kernel that has only blocks of C (``rows`` × ``block``) this is the count of S1.7. For a kernel without blocks it
-    is the least that any kernel loads.
+    For a kernel that has only blocks of C (``rows`` × ``block``), the result is the count of S1.7 (in
+    ``docs/sources.md``). For a kernel without blocks, the result is the fewest bytes that any kernel loads.
     """
     cut = tiling(kernel, problem, threads)
     if cut is not None:
@@ -316,14 +318,14 @@ class InnerLoop:
 
     @property
     def reads(self) -> int:
-        """The loads that a processor's counter counts, which includes prefetches."""
+        """The loads in one iteration that a processor's counter counts, prefetches included."""
         return self.loads + self.prefetches
 
 
 def inner_loop(kernel: Kernel, dtype: str) -> InnerLoop | None:
     """The inner loop of a kernel for ``dtype``; None if the kernel is not compiled, or has no loop without branches.
 
-    The kernel is compiled again for this, which takes some seconds.
+    To find its loop, the kernel is compiled again, which takes some seconds.
     """
     if not kernel.compiled or kernel.over is not None:
         return None
@@ -333,8 +335,8 @@ def inner_loop(kernel: Kernel, dtype: str) -> InnerLoop | None:
 
 
 def read_loop(assembly: str) -> InnerLoop | None:
-    """The loop in assembly code that has the most multiplications. On a tie it is the shortest loop, because longer ones
-    contain occasional extra work.
+    """The loop in assembly code that has the most multiplications. If several loops have the most, the shortest of them
+    is returned, because longer loops contain occasional extra work.
 
     >>> read_loop("L1:\\n vmovups (%rax), %ymm1\\n vfmadd231ps %ymm1, %ymm2, %ymm0\\n addq $32, %rax\\n jne L1")
     InnerLoop(multiplies=1, loads=1, prefetches=0, instructions=4)

@@ -2,16 +2,17 @@
 
 ``explain.cpu`` uses this module.
 
-The counters are those of Linux's ``perf_event_open``, for every thread of this process. The command ``perf`` would count a
-whole process, in which imports and compilation take a thousand times as long as a product. Here the counters run only while
-the product runs, and only in user mode, which a ``perf_event_paranoid`` of 2 still allows. Each thread that exists at the
-start of the product has its own counters. They include threads that this thread starts later, so run one product before.
-If there are more events than the processor has counters, Linux counts them alternately, and each count is scaled to the
-whole time.
+The counters are those of Linux's ``perf_event_open``, for every thread of this process. The command ``perf`` would
+count a whole process, in which imports and compilation take a thousand times as long as a product. The counters of this
+module run only while the product runs, and only in user mode, which a ``perf_event_paranoid`` of 2 still allows. Each
+thread that exists at the start of the product has its own counters. The counters of a thread include threads that it
+starts later. Run one product before the measurement, so that all threads exist. If there are more events than the
+processor has counters, Linux counts them alternately, and each count is scaled to the whole time.
 
-A missing counter is not an error: on a virtual machine most counters are missing. The count is then None, with the reason.
-Linux's event cache-references counts reads of the last-level cache on Intel's processors. On AMD's processors it counts
-reads of the second-level cache, because their last-level counters cannot be read for a single program.
+A missing counter is not an error: on a virtual machine most counters are missing. The count of a missing counter is
+None, with the reason. Linux's event cache-references counts reads of the last-level cache on Intel's processors. On
+AMD's processors it counts reads of the second-level cache, because their last-level counters cannot be read for a
+single program.
 """
 
 from __future__ import annotations
@@ -64,14 +65,15 @@ class PerfEvent:
 
 
 def cache_event(name: str, cache: int, *, misses: bool = False) -> PerfEvent:
-    """The event for reads of a cache, or for reads that miss. ``cache`` 0 is the first-level data cache, 2 the last
-    level."""
+    """The event for reads of a cache, or for reads that miss. ``cache`` is 0 for the first-level data cache, and 2 for
+    the last level."""
     return PerfEvent(name, CACHE, cache | misses << 16)
 
 
 @dataclass(frozen=True)
 class EventCount:
-    """The count of one event, and the fraction of the time in which a counter counted it; or None, and the reason."""
+    """The count of one event, and the fraction of the time in which a counter counted it. A count that is missing is
+    None, with the reason."""
 
     event: PerfEvent
     value: float | None
@@ -99,7 +101,7 @@ class System(Protocol):
 
 
 class Linux:
-    """The system calls of Linux. The constructor raises OSError with ENOSYS on other systems."""
+    """The system calls of Linux. On a system other than Linux, the constructor raises OSError with ENOSYS."""
 
     def __init__(self) -> None:
         if sys.platform != "linux":
@@ -191,7 +193,8 @@ def _open(event: PerfEvent, threads: list[int], system: System, into: list[int])
 
 
 def _sum(event: PerfEvent, counters: list[int], system: System) -> EventCount:
-    """The sum over threads, each scaled. The counter of a thread that did not run was never enabled, and counted nothing."""
+    """The sum of the scaled counts of all threads. The counter of a thread that did not run was never enabled, and
+    counted nothing."""
     total, enabled_all, ran_all = 0.0, 0, 0
     for counter in counters:
         value, enabled, ran = system.read(counter)

@@ -1,8 +1,8 @@
 """Explains CUDA kernels that multiply matrices, for a GPU that this machine need not have.
 
-An explanation compares counts with formulas, and has the occupancy and the bounds. A bound is the least time in which one
-resource of the GPU can do its work for the product. For a pipelined kernel a time is predicted from what each block does, as
-the microscope counted it.
+An explanation compares the counts of a run with formulas, and has the kernel's occupancy and bounds of its time. A
+bound is the least time in which one resource of the GPU can do its work for the product. For a pipelined kernel a time
+is predicted from what each block does, as the microscope counted it.
 
 ``run_explanations`` makes all explanations of one call of ``tilewright explain``.
 """
@@ -57,12 +57,13 @@ def explain(
     max_steps: int = MAX_STEPS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Explanation:
-    """Explain ``kernel`` for C[m×n] = A[m×k]·B[k×n] on ``gpu``. The microscope runs it on random operands and counts.
+    """Explain ``kernel`` for C[m×n] = A[m×k]·B[k×n] on ``gpu``. The microscope runs the kernel on random operands and
+    counts what it does.
 
-    ``params`` are the parameters that differ from their defaults. ``whole`` runs every block. If it is None, every block is
-    run up to m·n·k = 512³, and a sample of the blocks of a larger launch. A run is stopped after ``max_steps`` steps. Raises
-    UsageError for an unknown GPU, for parameters or sizes that are not allowed, and for a kernel with another signature;
-    and what the compiler and the microscope raise.
+    ``params`` are the parameters that differ from their defaults. With ``whole``, every block is run. If ``whole`` is
+    None, every block is run up to m·n·k = 512³; of a larger launch a sample of the blocks is run. A run is stopped
+    after ``max_steps`` steps. Raises UsageError for an unknown GPU, for parameters or sizes that are not allowed, and
+    for a kernel with another signature; and what the compiler and the microscope raise.
     """
     prepared = check_launch(kernel, m, n, k, gpu=gpu, params=params, whole=whole)
     return explain_launch(prepared, seed=seed, max_steps=max_steps, progress=progress)
@@ -156,7 +157,8 @@ def observed_of(
 
 
 def _predicted(p: CheckedLaunch, observed: Observation, args: Sequence[Any]) -> list[TimePart]:
-    """The parts of the predicted time of a pipelined kernel; empty for another, and for a run that was stopped."""
+    """The parts of the predicted time of a pipelined kernel; empty for a kernel that is not pipelined, and for a run
+    that was stopped."""
     needs = p.compiled.resources[p.program.entry.name]
     shared = needs.shared_bytes + p.launch.shared_bytes
     work = work_of(observed, args, threads=p.launch.threads, registers=needs.registers, shared_bytes=shared)
@@ -170,7 +172,7 @@ def occupancy_of(compiled: Compiled, entry: str, launch: Launch, card: GpuModel)
 
 
 def card_facts(card: GpuModel, peak: float | None) -> dict[str, Any]:
-    """The facts about a GPU that a record contains. ``peak`` is its rate of arithmetic in GFLOPS."""
+    """The facts about a GPU that a record contains. ``peak`` is the GPU's rate of arithmetic in GFLOPS."""
     major, minor = card.compute_capability
     return {
         "name": card.name,
@@ -205,7 +207,7 @@ def occupancy_facts(card: GpuModel, resident: Occupancy) -> dict[str, Any]:
 
 
 def _defects(kernel: CudaKernel, findings: Sequence[Finding]) -> list[Defect]:
-    """Findings of the microscope; arguments have the names of the source's parameters."""
+    """The findings of the microscope, in which arguments have the names of the source's parameters."""
     function = kernel.entry.partition("<")[0].rpartition("::")[2]
     signature = re.search(rf"\b{function}\s*\(([^)]*)\)", kernel.source)
     names = re.findall(r"(\w+)\s*(?:,|$)", signature[1]) if signature else []
@@ -246,8 +248,9 @@ def _run(p: CheckedLaunch, observed: Observation) -> dict[str, Any]:
 
 
 def _edges_unseen(p: CheckedLaunch) -> str:
-    """Why a sample may have missed the blocks that hang over an edge of C: blocks are numbered along x alone, so that the
-    sample does not know which these are. Empty if it cannot have missed any."""
+    """The reason why a sample of blocks may have missed the blocks that extend beyond an edge of C: if blocks are
+    numbered only along x, their numbers do not tell which blocks these are. Empty if the sample cannot have missed
+    any."""
     if p.launch.grid[0] != p.launch.blocks or not p.kernel.tile:
         return ""
     width, height = (side(m=p.m, n=p.n, k=p.k, **p.params) for side in p.kernel.tile)
@@ -308,8 +311,8 @@ def _s3_1(
 
 
 def operations_per_access(w: float, h: float, k: float | None = None) -> float:
-    """The operations for each element that a block of C of w × h accesses (S3.1): 2whk/(wh + wk + kh), and for a large k
-    2/(1/w + 1/h), which is returned if k is None.
+    """The operations for each element that a block of C of w × h accesses: 2whk/(wh + wk + kh). If k is None, the limit
+    for a large k is returned: 2/(1/w + 1/h), as in S3.1 (``docs/sources.md``).
 
     >>> operations_per_access(16, 64), round(operations_per_access(16, 64, 1024), 2)
     (25.6, 25.28)
@@ -345,7 +348,7 @@ def predicted_time(work: PipelineWork, card: GpuModel) -> list[TimePart]:
     """The parts of the predicted time of a launch. The model assumes that the kernel ran just before, so that operands that
     fit in the L2 cache are there.
 
-    The list is empty if the rates of the GPU were not measured, or if a block does not fit on a multiprocessor.
+    Returns an empty list if the rates of the GPU were not measured, or if a block does not fit on a multiprocessor.
     """
     most = occupancy(card, work.threads, work.registers, work.shared_bytes).blocks
     if card.rates is None or not most or not work.blocks:
@@ -366,7 +369,7 @@ class _Launch:
 
     @property
     def resident(self) -> int:
-        """Blocks at once on the busiest multiprocessor."""
+        """The number of blocks that are resident at once on the busiest multiprocessor."""
         return min(self.most, self._on_each)
 
     @property
@@ -379,7 +382,8 @@ class _Launch:
 
     @property
     def exposed(self) -> int:
-        """How many fills and epilogues are not hidden. With several blocks on a multiprocessor the others work meanwhile."""
+        """The number of pipeline fills and epilogues that no other block hides. If several blocks are on a
+        multiprocessor, the other blocks work during the fill and the epilogue of one."""
         return self.generations if self.resident == 1 else 1
 
     # ---- seconds
@@ -471,7 +475,7 @@ class _Launch:
 
 
 def _steady_words(times: dict[str, float]) -> str:
-    """The unit that limits, and those that take nearly as long."""
+    """The unit that limits the time, and the units that take nearly as long."""
     (first, longest), *others = sorted(times.items(), key=lambda item: -item[1])
     near = [f"{name} {1e6 * seconds:,.1f}" for name, seconds in others if seconds >= _NAMED * longest]
     return f"bound by {first}: alone {1e6 * longest:,.1f} µs" + (f"; {', '.join(near)} µs" if near else "")
@@ -529,10 +533,11 @@ def time_bounds(
     - The memory pipe of a multiprocessor (L1 and shared memory) moves four sectors of global memory, or one wavefront of
       shared memory, in each cycle. If there are fewer blocks than multiprocessors, some multiprocessors are idle.
     - A kernel with ``wgmma`` also has a bound by the tensor cores: the cycles for which its instructions keep them busy.
-    - If the copy engine moves data past L1, and the rate of the L2 cache was measured, there is a bound by the L2 cache. It
-      counts the bytes that arrive: those of a multicast count at each block that receives them.
+    - If the copy engine moves data past L1, and the rate of the L2 cache was measured, there is a bound by the L2
+      cache. The bound by the L2 cache counts the bytes that arrive: the bytes of a multicast count once for each block
+      that receives them.
 
-    The model has no latency. So a launch takes longer than any of the bounds.
+    The model has no latency, so a launch takes longer than any of its bounds.
     """
     limits = []
     busy = min(blocks, card.sms)
@@ -553,11 +558,12 @@ def time_bounds(
 
 
 def turns_of(access: Access) -> int:
-    """The cycles (turns) that an access takes in a multiprocessor's memory pipe: one for each wavefront of shared memory; of
-    global memory one for each four sectors, and at least one for each request.
+    """The cycles (turns) that an access takes in a multiprocessor's memory pipe. An access to shared memory takes one
+    turn for each wavefront. An access to global memory takes one turn for each four sectors, and at least one for each
+    request.
 
-    Writes of the copy engine to shared memory count as none. A kernel with both copies and ``wgmma`` was measured to take
-    12 % less time than the sum of the wavefronts of both (``benchmarks/pipeline-rates-h200.jsonl``).
+    Writes of the copy engine to shared memory count as no turns. A kernel with both copies and ``wgmma`` was measured
+    to take 12 % less time than the sum of the wavefronts of both (``benchmarks/pipeline-rates-h200.jsonl``).
     """
     if access.space == "shared":
         return access.wavefronts
@@ -664,8 +670,8 @@ def work_of(
 
 
 def _written(access: Access) -> int:
-    """The bytes of the L2 pieces that stores write. For stores of threads, the pieces of the one recorded request are
-    taken as those of all requests."""
+    """The bytes of the L2 pieces that stores write. For stores of threads, the pieces of the one recorded request stand
+    for the pieces of all requests."""
     if access.kind in (_COPY, *_LOADS):
         return 0
     pieces = {at // L2_STORE_BYTES for at in access.lanes if at is not None}
@@ -723,9 +729,9 @@ def run_explanations(
 ) -> list[Explanation]:
     """Explain each kernel at each size with each allowed set of parameters.
 
-    ``finished`` is called with each explanation when it is made. ``progress`` is called with the kernel's name before each
-    launch. It returns a context, whose value is called with the number of blocks that have run. If one of the launches is
-    refused, UsageError, or what ``explain`` raises, is raised before any kernel runs.
+    ``finished`` is called with each explanation when it is made. ``progress`` is called with the kernel's name before
+    each launch. ``progress`` returns a context manager, whose value is called with the number of blocks that have run.
+    If one of the launches is refused, UsageError, or what ``explain`` raises, is raised before any kernel runs.
     """
     shapes = None if request.size is None else parse_sizes(request.size)
     if request.seed < 0:
@@ -758,8 +764,8 @@ def run_explanations(
 
 
 def file_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """A name for each file: its own name. If two files have the same name, their folders precede it, as far as they are
-    needed to tell the files apart.
+    """A short name for each file: the file's own name. If two files have the same name, as many of their folders
+    precede it as are needed to tell the files apart.
 
     >>> file_names([Path("mine/old/k.cu"), Path("mine/new/k.cu"), Path("mine/other.cu")]).values()
     dict_values(['old/k.cu', 'new/k.cu', 'other.cu'])

@@ -1,6 +1,7 @@
 """Reads the hardware counters of this machine's GPU for a kernel that was explained (``tilewright explain --measure``).
 
-NVIDIA's profiler ``ncu`` prints them as CSV: the counters of each launch, and the counts of each machine instruction.
+NVIDIA's profiler ``ncu`` prints the counters as CSV: the counters of each launch, and the counts of each machine
+instruction.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def _place(file: str, line: int) -> str:
 def check_gpu(name: str) -> None:
     """Check that this machine's GPU is the one called ``name``, and that it can be profiled.
 
-    Raises UnavailableError if there is no GPU or no ncu, and UsageError if it is another GPU.
+    Raises UnavailableError if there is no GPU or no ncu, and UsageError if the GPU has another name.
     """
     gpu = open_device()
     find_ncu()
@@ -153,7 +154,8 @@ def tools() -> dict[str, str]:
 
 
 def _printed(*command: str) -> str:
-    """What a command prints; if it fails, its error, so that the measurement is not lost."""
+    """The text that a command prints. If the command fails, the text is its error, so that the measurement is not
+    lost."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError) as error:
@@ -180,8 +182,8 @@ _SECTIONS = ("SourceCounters", "MemoryWorkloadAnalysis_Tables")
 
 
 def find_ncu() -> Path:
-    """The path of ncu: on PATH, or under CUDA_HOME or /opt/nvidia/nsight-compute. Raises UnavailableError if it is in none
-    of these."""
+    """The path of ncu: on PATH, or under CUDA_HOME or /opt/nvidia/nsight-compute. Raises UnavailableError if ncu is in
+    none of these places."""
     folders = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")]
     folders += sorted(Path("/opt/nvidia/nsight-compute").glob("*"), reverse=True)
     ncu = shutil.which("ncu") or next((at for p in folders if (at := shutil.which("ncu", path=str(p)))), None)
@@ -200,8 +202,8 @@ def ncu_counters(
     *,
     timeout: float | None = None,
 ) -> list[dict[str, float]]:
-    """The counters of each launch that ``command`` makes, in order. With ``kernel``, a name in the binary, only those of its
-    launches.
+    """The counters of each launch that ``command`` makes, in order. With ``kernel``, a name in the binary, only the
+    counters of this kernel's launches are returned.
 
     Raises what ``profile`` raises.
     """
@@ -258,7 +260,8 @@ def _merged(before: list[Profile], now: list[Profile]) -> list[Profile]:
 
 
 def _add_instructions(totals: Sequence[Profile], code: Sequence[tuple[str, list[CountedInstruction]]]) -> None:
-    """Add its instructions to each launch. ncu 2025.3 prints each launch of a kernel twice if there are several."""
+    """Add the instructions of each launch to it. ncu 2025.3 prints each launch of a kernel twice if there are
+    several."""
     if len(code) == len(totals):
         for launch, (_, instructions) in zip(totals, code, strict=True):
             launch.instructions.extend(instructions)
@@ -303,7 +306,8 @@ def command_of(spec: Path, *more: str) -> list[str]:
 
 
 def _run(command: Sequence[str], timeout: float | None) -> str:
-    """What a run of ncu printed. Raises UnavailableError for its errors, LaunchError for those of the program it ran."""
+    """The text that a run of ncu printed. Raises UnavailableError for errors of ncu, and LaunchError for errors of the
+    program that ncu ran."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -359,7 +363,8 @@ class Profile:
     """What ncu reports about a launch: the kernel's name, the blocks, the threads of a block, the counters by name, and the
     instructions in order.
 
-    If ``profile_launches`` made the launch, ``arrays`` has the arrays after it, by the position of the argument.
+    If ``profile_launches`` made the launch, ``arrays`` has the contents of the arrays after the launch, by the position
+    of the argument.
     """
 
     kernel: str
@@ -371,7 +376,8 @@ class Profile:
 
 
 def is_name_of(printed: str, entry: str) -> bool:
-    """Whether the name that ncu ``printed`` is that of the kernel ``entry`` in the binary, as it is or demangled.
+    """Whether the name that ncu ``printed`` is that of the kernel ``entry`` in the binary, in its mangled or demangled
+    form.
 
     >>> names = "plain(const float *, int)", "void plain<32, 4>(float *)", "other(float *)", "plainer(float *)", "plain"
     >>> [is_name_of(name, "_Z5plainPKfi") for name in names]
@@ -437,7 +443,8 @@ def counts_by_line(
     """The counts of each source line in the user's files, by file and line: sums over the instructions of the line. ``code``
     is the disassembly of the binary that ran.
 
-    Raises UnavailableError if ``code`` is that of another binary: at an offset it has no instruction, or another one.
+    Raises UnavailableError if ``code`` is the disassembly of another binary: if it has, at the offset of a counted
+    instruction, no instruction or a different one.
     """
     known = {ins.offset: ins for ins in code}
     sums: dict[tuple[str, int], Counter[str]] = {}

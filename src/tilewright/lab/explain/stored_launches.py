@@ -1,8 +1,9 @@
-"""Writes launches of a binary to a file, and makes the launches in such files in a process that a profiler watches.
+"""Writes launches of a compiled kernel to a file, and makes the launches that such files describe, in a process that a
+profiler watches.
 
-``python -m tilewright.lab.explain.stored_launches SPEC.npz … [--results OUT.npz]`` makes each launch of each file once, in
-order, with new copies of its arrays. The exit code is 0 only if the GPU finished all launches. Otherwise the error is
-printed on stderr.
+``python -m tilewright.lab.explain.stored_launches SPEC.npz … [--results OUT.npz]`` makes each launch of each file once,
+in order, with new copies of its arrays. The exit code is 0 only if the GPU finished all launches. If a launch fails,
+the error is printed on stderr.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def save_launches(path: Path, compiled: Compiled, launches: Sequence[StoredLaunc
 
 
 def load_launches(path: Path) -> tuple[Compiled, list[StoredLaunch]]:
-    """Read a file of ``save_launches``, which has neither PTX nor resources. Raises UsageError if it cannot be read."""
+    """Read a file that ``save_launches`` wrote; such a file has neither PTX nor resources of the kernel. Raises
+    UsageError if the file cannot be read."""
     try:
         with np.load(path) as stored:
             about = json.loads(str(stored["about"]))
@@ -132,7 +134,7 @@ def make_launches(
 def read_results(path: Path) -> list[dict[int, np.ndarray]]:
     """Read a file that ``--results`` wrote: the arrays after each launch, by the position of the argument.
 
-    Raises LaunchError if nothing was written.
+    Raises LaunchError if the file has no results.
     """
     arrays: dict[int, dict[int, np.ndarray]] = {}
     try:
@@ -146,8 +148,8 @@ def read_results(path: Path) -> list[dict[int, np.ndarray]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the launches in the files that ``argv`` names, and return the exit code. The process that ncu watches runs
-    this."""
+    """Make the launches in the files that ``argv`` names, and return the exit code. The process that ncu watches calls
+    this function."""
     parser = argparse.ArgumentParser(
         prog="python -m tilewright.lab.explain.stored_launches", description="Make launches from files."
     )

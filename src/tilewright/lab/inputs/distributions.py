@@ -1,7 +1,7 @@
 """Makes random operands of named distributions, over which accuracy is measured.
 
-A name may be followed by a colon and a number: ``lognormal:4`` has σ = 4, and the magnitudes of ``graded:40`` extend
-over 40 binades along k.
+The name of a distribution may be followed by a colon and a number, its parameter. ``lognormal:4`` has σ = 4, and the
+magnitudes of ``graded:40`` extend over 40 binades along k.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _NOT_BENCHED = ("infinity", "nan", "huge_row")
 
 
 def distributed(name: str, shape: tuple[int, int, int], dtype: str, seed: int = 1) -> Pair:
-    """Make A (m×k) and B (k×n) in float32 or float64, for ``shape`` = (m, n, k). The same arguments give the same
-    matrices.
+    """Make A (m×k) and B (k×n) in float32 or float64, for ``shape`` = (m, n, k). Calls with the same arguments return
+    the same matrices.
 
     Raises UsageError for an unknown name, and for a number after a name that takes none.
 
@@ -46,7 +46,7 @@ def distributed(name: str, shape: tuple[int, int, int], dtype: str, seed: int = 
 
 def check_benched(name: str, dtypes: Sequence[str]) -> None:
     """Raise UsageError for an unknown distribution, or one that the bench cannot verify. The products and their squares
-    must be finite, and the dtypes must contain the distribution's numbers.
+    must be finite, and the dtypes must be able to represent the distribution's numbers.
 
     >>> check_benched("graded:40", ["float32"])
     """
@@ -70,7 +70,7 @@ def _uniform(rng: np.random.Generator, shape: tuple[int, int, int], number: floa
 
 
 def _positive(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:  # noqa: ARG001
-    """Uniform in [0, 1): sums grow with k, and rounding errors have no sign in common only by chance."""
+    """Uniform in [0, 1): sums grow with k, and rounding errors do not cancel systematically."""
     m, n, k = shape
     return rng.random((m, k)), rng.random((k, n))
 
@@ -86,7 +86,7 @@ def _lognormal(rng: np.random.Generator, shape: tuple[int, int, int], number: fl
 
 
 def _cancelling(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
-    """The second half of k takes away nearly all of what the first half adds."""
+    """Operands with which the second half of k cancels nearly all of the sum over the first half."""
     a, b = _normal(rng, shape, number, limits)
     half = shape[2] // 2
     a[:, half : 2 * half] = -a[:, :half] * (1 + 2.0 ** -(limits.nmant // 2))
@@ -95,7 +95,8 @@ def _cancelling(rng: np.random.Generator, shape: tuple[int, int, int], number: f
 
 
 def _graded(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
-    """Columns of A fall by 2^number along k, rows of B rise by as much: all products are alike, but not in one order."""
+    """The columns of A fall by 2^number along k, and the rows of B rise by as much, so that all products of elements
+    have similar magnitudes."""
     a, b = _normal(rng, shape, number, limits)
     scale = 2.0 ** np.floor(rng.permutation(np.linspace(-number / 2, number / 2, shape[2])))
     return a * scale, b / scale[:, None]
@@ -115,7 +116,7 @@ def _vandermonde(rng: np.random.Generator, shape: tuple[int, int, int], number: 
 
 
 def _huge_row(rng: np.random.Generator, shape: tuple[int, int, int], number: float, limits: np.finfo) -> Pair:
-    """One row of A is larger by 2^(3/4 of the largest exponent)."""
+    """One row of A is larger than the others by a factor of 2^(3/4 of the largest exponent)."""
     a, b = _normal(rng, shape, number, limits)
     a[-1:] *= 2.0 ** (limits.maxexp * 3 // 4)
     return a, b

@@ -23,8 +23,8 @@ class NumberFormat:
 
     ``unit`` is the unit roundoff of each addition. ``rounding`` is the unit roundoff of the stored result if it has
     fewer bits than the accumulator: tensor cores multiply 16-bit formats, sum in float32 and then truncate. ``tiny`` is
-    the smallest number above 0. ``operands`` is the relative error with which operands may be rounded before they are
-    multiplied.
+    the smallest positive number of the format. ``operands`` is the relative error with which operands may be rounded
+    before they are multiplied.
     """
 
     name: str
@@ -98,7 +98,7 @@ def format_of(dtype: str, precision: str = "standard") -> NumberFormat:
     """The format of a dtype and a precision. The precision is "standard"; for float32 it may also be the format to
     which operands are rounded.
 
-    Raises UsageError for any other dtype or precision.
+    Raises UsageError for a dtype or precision that has no format.
 
     >>> format_of("float32", "tf32").bound(1)[0] > 1000 * format_of("float32").bound(1)[0]
     True

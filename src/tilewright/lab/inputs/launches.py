@@ -1,16 +1,16 @@
-"""The options with which any CUDA kernel is launched. They can be given on the command line, in the kernel's file, or
-in a Python file.
+"""The options with which any CUDA kernel is launched. The options can be given on the command line, in the kernel's
+file, or in a Python file.
 
-The options are the same in all three. An array is given as ``NAME:DTYPE:SHAPE``. A further colon and its contents may
-follow: ``random`` (the default: numbers from -1 to 1, for integers 0 to 9), ``zeros``, ``ones``, ``arange``, or a NumPy
-expression, which can name the arrays given before. ``NAME:FILE.npy`` is an array from a file, ``n=100`` or ``100`` is a
-number, and ``none`` is a null pointer. For example, in the kernel's file::
+The options are the same in all three places. An array is given as ``NAME:DTYPE:SHAPE``. A further colon and the
+contents of the array may follow. The contents are ``random`` (the default: numbers from -1 to 1, for integers 0 to 9),
+``zeros``, ``ones``, ``arange``, or a NumPy expression, which can name the arrays given before. ``NAME:FILE.npy`` is an
+array from a file, ``n=100`` or ``100`` is a number, and ``none`` is a null pointer. For example, in the kernel's file::
 
     // explain scale: --grid 8 --block 128 --arg x:float32:1024 --arg y:float32:1024:zeros --arg n=1024 --expect "y = 2 * x"
 
-A Python file sets ``grid``, ``block``, ``args``, ``expect``, ``shared`` and ``constants``. Alternatively it has a
-dictionary of these, whose name is the kernel's name. In a Python file ``args`` may hold NumPy arrays, and ``expect``
-may be a function of the arguments.
+A Python file sets ``grid``, ``block``, ``args``, ``expect``, ``shared`` and ``constants``. Alternatively, a Python file
+has a dictionary of these options for each kernel, which is named after the kernel. In a Python file ``args`` may hold
+NumPy arrays, and ``expect`` may be a function of the arguments.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class LaunchOptions:
     constants: Sequence[str] | Mapping[str, Any] = ()
 
     def over(self, other: LaunchOptions) -> LaunchOptions:
-        """These options; fields that were not given here are taken from ``other``."""
+        """Return these options, with the fields that were not given taken from ``other``."""
         given = {name: value for name, value in vars(self).items() if value is not None and value not in ((), [], {})}
         return replace(other, **given)
 
 
 def extent_of(option: str, text: str) -> tuple[int, ...]:
-    """Parse sizes along x, y, z.
+    """Parse the sizes of a grid or a block along x, y and z.
 
     >>> extent_of("grid", "8"), extent_of("block", "32x4")
     ((8,), (32, 4))
@@ -90,7 +90,7 @@ def options_in(source: str, kernel: str | None) -> LaunchOptions:
 
 
 def options_of(words: Sequence[str]) -> LaunchOptions:
-    """Parse options that are words of a command line. Raises UsageError for an unknown option."""
+    """Parse options that are given as the words of a command line. Raises UsageError for an unknown option."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     for name in ("--grid", "--block", "--shared"):
         parser.add_argument(name)
@@ -253,7 +253,7 @@ def named_values(arguments: Arguments) -> dict[str, Any]:
 
 
 def evaluated(where: str, expression: str, names: Mapping[str, Any]) -> Any:
-    """Evaluate a NumPy expression over some names. Raises UsageError if the evaluation fails."""
+    """Evaluate a NumPy expression, in which ``names`` may occur. Raises UsageError if the evaluation fails."""
     # Python's own words may be names of arguments, such as in.
     words = [name for name in names if keyword.iskeyword(name)]
     if words:
@@ -274,7 +274,7 @@ def expected_arrays(
 ) -> dict[str, np.ndarray]:
     """What arrays must contain after the launch, by name. ``changed`` names the arrays that the kernel wrote.
 
-    An expression is computed in float64. A function gets copies of the arguments. It returns an array or a dictionary
+    An expression is computed in float64. A function gets copies of the arguments, and returns an array or a dictionary
     of arrays, or writes into the copies and returns None.
     """
     found: dict[str, np.ndarray] = {}
@@ -307,7 +307,7 @@ def _in_double(value: Any) -> Any:
 
 
 def _only(expression: str, arguments: Arguments, changed: Sequence[str]) -> str:
-    """The array that an expression without a name is for: the only one that was written."""
+    """The array that an expression without a name describes: the only array that the kernel wrote."""
     likely = list(changed) or list(arguments.arrays())[-1:]
     if len(likely) == 1:
         return likely[0]

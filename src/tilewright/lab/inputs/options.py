@@ -1,5 +1,5 @@
-"""Parses the options of measurements: ``--sizes``, ``--param``, times, and the parameters that a kernel allows.
-Examples of sizes are ``512,1000``, ``16:4096:x2``, ``100:500:+100`` and ``6x2000x2000``.
+"""Parses the options of measurements: ``--sizes``, ``--param`` and times. Checks parameters against those that a kernel
+allows. Examples of sizes are ``512,1000``, ``16:4096:x2``, ``100:500:+100`` and ``6x2000x2000``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _RULE = "a size is N, MxNxK, FIRST:LAST:xFACTOR or FIRST:LAST:+STEP, and several
 
 
 def is_odd(m: int, n: int, k: int) -> bool:
-    """Whether a size finds the same mistakes as ``ODD_SIZE``: its sides differ, and 8 divides none of them.
+    """Whether a product of this size reveals the same mistakes of a kernel as ``ODD_SIZE``: its sides differ, and 8
+    divides none of them.
 
     >>> is_odd(33, 37, 29), is_odd(64, 64, 64), is_odd(33, 37, 32)
     (True, False, False)
@@ -145,10 +146,10 @@ def asked_sets(kernel: Any, params: Values) -> int:
 
 def param_sets(kernel: Any, params: Values) -> list[dict[str, int]]:
     """The combinations of ``params`` that the kernel allows. Parameters that the kernel does not have are ignored. If
-    no others remain, the only combination is empty.
+    the kernel has none of the parameters, the only combination is empty.
 
     Raises UsageError for a value that the kernel never takes, and for more combinations than ``MOST_SETS``. If the
-    kernel allows none of the combinations, it raises the error of the first.
+    kernel allows none of the combinations, the error of the first combination is raised.
 
     >>> from tilewright.kernels.catalog import cuda_catalog
     >>> param_sets(cuda_catalog()["cuda/register_rows"], {"ROWS": [8, 16], "TILE": [8, 16]})
@@ -182,15 +183,15 @@ def _check_values(kernel: Any, params: Values) -> None:
 
 
 def check_set(kernel: Any, chosen: Mapping[str, int]) -> None:
-    """Raise UsageError for a combination that a CUDA kernel's header forbids, or that no GPU can launch. Kernels on the
-    CPU have no such rules."""
+    """Raise UsageError for a combination that a CUDA kernel's header forbids, or that no GPU can launch. For kernels on
+    the CPU, no combination is forbidden."""
     if isinstance(kernel, CudaKernel):
         kernel.launch(1, 1, 1, **chosen)
 
 
 def with_cached(kernel: Any, cached: Mapping[str, int] | None, chosen: dict[str, int]) -> dict[str, int]:
-    """The parameters ``chosen``, and the tuner's ``cached`` values for all others. If the kernel does not allow both
-    together, only ``chosen``."""
+    """The parameters ``chosen``, and the tuner's ``cached`` values for all others. If the kernel does not allow this
+    combination, the result is only ``chosen``."""
     both = {**(cached or {}), **chosen}
     try:
         check_set(kernel, both)

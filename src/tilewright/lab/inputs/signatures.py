@@ -1,6 +1,6 @@
 """Reads the kernels of a file and their parameters, and writes a command that launches one, for a user to begin with.
 
-The sizes in that command are examples. They fit a kernel in which each thread computes one element.
+The sizes in that command are examples, which fit a kernel in which each thread computes one element.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _PTX_TYPES = {"f32": "float", "f64": "double", "f16": "half", "b16": "half"}
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a kernel: as the source declares it, its name, empty if it has none, the name of its type, and whether
-    it is a pointer."""
+    """A parameter of a kernel: its declaration in the source, its name (empty if it has none), the name of its type,
+    and whether it is a pointer."""
 
     text: str
     name: str
@@ -52,8 +52,9 @@ class Parameter:
     is_pointer: bool
 
     def example(self, number: int, shape: str, count: int, types: Mapping[str, str]) -> str:
-        """An argument for this parameter as ``--arg`` takes it. ``number`` is its position, ``shape`` that of arrays,
-        ``count`` the value of integers; ``types`` replaces parameters of a template.
+        """An argument for this parameter as ``--arg`` takes it. ``number`` is the parameter's position, ``shape`` is
+        the shape of arrays, ``count`` is the value of integers, and ``types`` are the types that replace the parameters
+        of a template.
 
         >>> Parameter("const float4* x", "x", "float4", True).example(0, "1024", 1024, {})
         'x:float32:1024x4'
@@ -71,8 +72,8 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """A kernel's name with its namespaces, its parameters, those of its template, and whether its code reads a thread's or
-    a block's y."""
+    """A kernel's name with its namespaces, its parameters, its template parameters, and whether its code reads the y
+    index of a thread or block."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -97,7 +98,8 @@ class Signature:
         return all(p.name and "#" not in p.text and (p.type in _DTYPES or " " not in p.type) for p in self.parameters)
 
     def command(self, path: Path, kernel: str | None) -> str:
-        """A command that launches the kernel, in lines that a shell joins. ``kernel`` is its name as the user wrote it.
+        """A command that launches the kernel, in lines that a shell joins. ``kernel`` is the kernel's name as the user
+        wrote it.
 
         >>> print(signatures("__global__ void zero(float* x, int n) {}")[0].command(Path("a.cu"), None))
         tilewright explain a.cu::zero --grid 8 --block 128 \\
@@ -122,7 +124,7 @@ class Signature:
 
 
 def signatures(source: str) -> list[Signature]:
-    """The kernels that a text of CUDA C++ or PTX defines, each once. Kernels that a macro writes are not found.
+    """The kernels that a text of CUDA C++ or PTX defines, each once. Kernels that a macro defines are not found.
 
     >>> text = "namespace my { template <typename T> __global__ void scale(const T* x, float a, int n) { } }"
     >>> print(*signatures(text))

@@ -30,12 +30,12 @@ def measured_rates(
     plan: StreamPlan, rates: Rates | Sequence[Rates], stored_s: Sequence[Sequence[float]], where: str = "storage"
 ) -> MeasuredRates:
     """Find the rates with which ``simulate_cluster`` follows a measured run of ``plan``. ``stored_s`` has for each
-    worker the times at which it had stored a tile, in seconds from the start of the run. Workers without a region of
-    the plan come last.
+    worker the times at which it had stored a tile, in seconds from the start of the run. In ``stored_s``, workers
+    without a region of the plan come last.
 
     ``rates`` were measured before the run, while nothing else ran. A worker's time from its first stored tile to its
-    last gives the factor by which all its rates are slower. The time of its first stored tile says when it began. A
-    worker with fewer than two tiles is assumed to be as slow as the others. By the model, the run takes
+    last gives the factor by which all its rates are slower. The time of a worker's first stored tile says when the
+    worker began. A worker with fewer than two tiles is assumed to be as slow as the others. By the model, the run takes
     ``simulate_cluster(plan, found.rates, start_s=found.start_s).total_s``, where ``found`` is the result.
     """
     expected = simulate_cluster(plan, rates, workers=len(stored_s), where=where)
@@ -59,8 +59,8 @@ def replayed_run(plan: StreamPlan, stored: Sequence[tuple[float, int, Tile]], wo
     of each store.
 
     No rates are needed: workers request tiles from the queue in the order of the run, and each worker follows its
-    schedule. So the bytes are exactly those of the run, even if workers took tiles of other regions, or began tiles in
-    another order than they received them.
+    schedule. So the computed bytes are exactly those of the run, even if workers took tiles of other regions, or began
+    tiles in another order than they received them.
     """
     now = 0.0
     queue = Queue([*plan.regions, *[()] * (workers - len(plan.regions))], lambda: now)
@@ -101,5 +101,5 @@ def slower(rates: Rates, factor: float) -> Rates:
 
 
 def _pace(stored_s: Sequence[float]) -> float:
-    """Mean seconds from tile to tile; 0 where there are fewer than two."""
+    """The mean number of seconds from one tile to the next; 0 if there are fewer than two tiles."""
     return (max(stored_s) - min(stored_s)) / (len(stored_s) - 1) if len(stored_s) > 1 else 0.0

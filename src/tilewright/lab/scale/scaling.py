@@ -1,5 +1,5 @@
-"""Predicts how a product scales. It is planned by the planner of real runs, and simulated, for clusters of growing
-size."""
+"""Predicts how a product scales. For clusters of growing size, the product is planned by the planner of real runs, and
+its run is simulated."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DTYPES = ("float32", "float64")
 
 @dataclass(frozen=True)
 class ClusterRates:
-    """A cluster of equal workers: operations a second of each, bytes of memory for blocks, and bytes a second of its
-    link in each direction. Storage reads and writes ``storage`` bytes a second for each worker, or for all of them
-    together if it is ``shared``. The scheduler needs ``task_s`` seconds for each tile, a message takes ``message_s``,
-    and workers are ready at ``start_s``."""
+    """A cluster of equal workers: each worker's operations a second, its bytes of memory for blocks, and the bytes a
+    second of its link in each direction. Storage reads and writes ``storage`` bytes a second for each worker, or for
+    all of them together if the storage is ``shared``. The scheduler needs ``task_s`` seconds for each tile, a message
+    takes ``message_s``, and workers are ready at ``start_s``."""
 
     flops: float
     memory: int
@@ -57,10 +57,10 @@ def scaling_point(
     grown_from: tuple[int, int, int] | None = None,
     environment: Mapping[str, Any] | None = None,
 ) -> ScalingPoint:
-    """Plan and simulate C[m×n] = A[m×k]·B[k×n] for ``shape`` = (m, n, k) on this many workers.
+    """Plan and simulate C[m×n] = A[m×k]·B[k×n] for ``shape`` = (m, n, k) on the given number of workers.
 
     ``grown_from`` is the shape for the first number of workers, in a series of weak scaling. A plan uses fewer workers
-    than given if more would not reduce the time by 10 %. Raises UsageError for another dtype or ``where``, and
+    than given if more would not reduce the time by 10 %. Raises UsageError for an unknown dtype or ``where``, and
     MemoryLimitError in the same cases as ``plan_stream``.
     """
     if dtype not in DTYPES:

@@ -9,9 +9,9 @@ in the same order, each in its own region, so that one schedule serves all of th
   them, and stores tiles of C.
 - Storage is modelled as one rate (``SharedRate``): all loads under way get equal parts of it, but none is faster than
   its worker's link.
-- To get a tile takes a message to the scheduler, ``task_s`` seconds there (requests are served one after another), and
-  a message back. A worker has ``in_flight`` tiles: it computes one while the blocks of the next are loaded. It requests
-  another tile when one is stored.
+- To get a tile, a worker sends a message to the scheduler, which serves requests one after another, needs ``task_s``
+  seconds for each, and sends a message back. A worker has ``in_flight`` tiles: it computes one while the blocks of the
+  next are loaded. A worker requests another tile when it has stored one.
 
 If a run has many steps, several steps are simulated as one group, for which blocks arrive in a continuous flow.
 """
@@ -39,8 +39,8 @@ from ...records.scaling import SPENT, WHERE
 
 
 class LoadedBlock(NamedTuple):
-    """A block of ``"a"`` or ``"b"`` that a tile loads for its step ``step``. It is block ``p`` of the operand along k,
-    and is loaded into a slot that is free after the worker's multiplication number ``after_multiply``."""
+    """A block of ``"a"`` or ``"b"`` that a tile loads for its step ``step``. The block is number ``p`` of the operand
+    along k, and is loaded into a slot that is free after the worker's multiplication number ``after_multiply``."""
 
     operand: str
     p: int
@@ -50,8 +50,8 @@ class LoadedBlock(NamedTuple):
 
 class LoadPiece(NamedTuple):
     """Blocks that are simulated as one load, of ``blocks`` copies, which can begin after multiplication number
-    ``after_multiply`` of the worker. ``nbytes`` are copied to slots, and ``received`` of them come from storage or
-    other workers."""
+    ``after_multiply`` of the worker. ``nbytes`` bytes are copied to slots, and ``received`` of these bytes come from
+    storage or other workers."""
 
     nbytes: int
     received: int
@@ -61,8 +61,8 @@ class LoadPiece(NamedTuple):
 
 class StepGroup(NamedTuple):
     """Steps of a tile that are simulated as one multiplication. The first step needs the first ``first`` load pieces of
-    the tile, and the last step needs the first ``last`` pieces. All steps together take ``seconds``, and the last step
-    takes ``last_s``."""
+    the tile, and the last step needs the first ``last`` pieces. All steps of the group together take ``seconds``, and
+    its last step takes ``last_s``."""
 
     steps: int
     seconds: float
@@ -97,7 +97,7 @@ class History:
     schedule: Schedule | None = None
 
     def path(self) -> list[History]:
-        """The nodes from the one with only the first tile to this one."""
+        """The nodes of the tree from the first tile of the history to this node."""
         histories, node = [], self
         while node.parent is not None:
             histories.append(node)
@@ -141,9 +141,9 @@ class Histories:
 
     @staticmethod
     def _extended(schedule: Schedule, tile: Tile, later: Sequence[Tile]) -> tuple[LoadedBlock, ...]:
-        """Add a tile to the schedule, and return the blocks that it loads. The new entries are then replaced by the
-        schedule's first ones, because a schedule only needs the number of its earlier entries: that saves most of the
-        memory."""
+        """Add a tile to the schedule, and return the blocks that it loads. Afterwards the new entries are replaced by
+        the schedule's first entries, which saves most of the memory, because a schedule only needs the number of its
+        earlier entries."""
         loads, steps = len(schedule.loads), len(schedule.multiplies)
         schedule.add(tile, later)
         blocks: list[LoadedBlock] = []
@@ -161,7 +161,7 @@ class TileCutter:
     """Divides the work of tiles into at most ``groups`` groups of steps in all, for elements of ``itemsize`` bytes.
 
     If a group has several steps, the blocks of its first step are loaded one by one, and all its other blocks as one
-    piece. If a group has one step, each block is a piece.
+    piece. If a group has one step, each of its blocks is loaded as a piece of its own.
     """
 
     def __init__(self, grid: Grid, itemsize: int, groups: int) -> None:
@@ -221,9 +221,9 @@ class TileEvent(NamedTuple):
 
 @dataclass
 class SimulatedWorker:
-    """What a worker did in a run. ``in_bytes`` were copied to its slots; ``received_bytes`` of them came from storage
-    or from other workers. ``out_bytes`` are the bytes of its tiles of C. ``spent_s`` has the seconds for each of the
-    causes in SPENT."""
+    """What a worker did in a run. ``in_bytes`` bytes were copied to the worker's slots; ``received_bytes`` of them came
+    from storage or from other workers. ``out_bytes`` are the bytes of the worker's tiles of C. ``spent_s`` has the
+    seconds that the worker spent for each of the causes in SPENT."""
 
     tiles: list[Tile] = field(default_factory=list)
     in_bytes: int = 0
@@ -305,21 +305,22 @@ def simulate_cluster(
     in_flight: int = TILES_AT_ONCE,
     groups: int = MOST_GROUPS,
 ) -> Simulation:
-    """Simulate the run of ``plan`` with one worker for each of its regions. ``rates`` are one for all workers, or one
-    for each. If ``workers`` is larger than the number of regions, the additional workers have no tiles of their own and
-    take tiles from the other regions.
+    """Simulate the run of ``plan`` with one worker for each of its regions. ``rates`` is one object for all workers, or
+    a list with one object for each worker. If ``workers`` is larger than the number of regions, the additional workers
+    have no tiles of their own and take tiles from the other regions.
 
-    ``rates`` are those of a worker that runs alone, in the form that ``plan_stream`` needs. Exceptions are
-    ``most_read_bytes`` (``read_bytes`` if it is None) and ``write_bytes``: they are the storage's rates for all workers
-    together. ``where`` says where the operands are. If it is "workers", the workers own the blocks: those of a row of A
-    belong in turn to the workers whose regions need the row, and those of a column of B likewise. In this case a worker
-    sends and receives at ``read_bytes``, its own blocks need no transfer, and its tiles of C stay in its memory.
+    ``rates`` are those of a worker that runs alone, in the form that ``plan_stream`` needs. Of these rates,
+    ``most_read_bytes`` (``read_bytes`` if it is None) and ``write_bytes`` are the storage's rates for all workers
+    together. ``where`` says where the operands are. If ``where`` is "workers", the workers own the blocks: the blocks
+    of a row of A belong in turn to the workers whose regions need the row, and the blocks of a column of B belong in
+    turn to those that need the column. When workers own the blocks, a worker sends and receives at ``read_bytes``, its
+    own blocks need no transfer, and its tiles of C stay in its memory.
 
     The scheduler needs ``task_s`` seconds for each tile, and a message takes ``message_s``. Workers request their first
     tiles at ``start_s``. At most ``groups`` groups of steps are simulated. If ``groups`` is at least the number of
     steps, the times of every block are simulated.
 
-    Raises UsageError for another ``where``, for a wrong number of rates, and for a plan without steps.
+    Raises UsageError for an unknown ``where``, for a wrong number of rates, and for a plan without steps.
     """
     if where not in WHERE:
         raise UsageError(f"where {where!r}: must be {' or '.join(WHERE)}")
@@ -336,7 +337,8 @@ def simulate_cluster(
 
 
 class _Overheads(NamedTuple):
-    """Seconds of the scheduler for a tile, of a message, and until workers request their first tiles."""
+    """The fixed times in seconds: of the scheduler for a tile, of a message, and until workers request their first
+    tiles."""
 
     task_s: float
     message_s: float
@@ -387,7 +389,7 @@ class _Run:
                 self._owners[axis].setdefault(strip, []).append(number)
 
     def simulated(self) -> Simulation:
-        """Run until nothing is left to happen."""
+        """Run the simulation until no event is left."""
         for _ in range(self._in_flight):
             for worker in self._workers:
                 self._at(self._overheads.start_s, self._request_tile, worker)
@@ -479,7 +481,8 @@ class _Run:
             self._received(worker)
 
     def _received(self, worker: WorkerStages) -> None:
-        """The bytes of a load have arrived. It ends when they are also copied to slots, which happens at the same time."""
+        """Handle the arrival of the bytes of a load. The load ends when its bytes are also copied to slots, which
+        happens at the same time."""
         assert worker.load_began is not None
         piece, rates = worker.loads[len(worker.loaded)], worker.rates
         latency_s, copy_s = piece.blocks * rates.latency_s, piece.nbytes / rates.in_bytes
@@ -498,7 +501,7 @@ class _Run:
 
     def _contention_share(self, began: float, alone_s: float) -> float:
         """The share of the time since ``began`` by which other workers' copies delayed this one, which would have taken
-        ``alone_s``. When operands lie on the workers, only links limit: 0."""
+        ``alone_s``. If operands are on the workers, only links limit copies, and the share is 0."""
         took_s = self._now - began
         return max(0.0, 1 - alone_s / took_s) if took_s > 0 and not self._at_workers else 0.0
 
@@ -566,7 +569,7 @@ class _Run:
             self._writing.start(self._now, nbytes, rates.out_bytes, worker)
 
     def _bytes_written(self, worker: WorkerStages) -> None:
-        """All bytes of a tile are transferred; it is stored ``latency_s`` later."""
+        """Handle the end of the transfer of a tile's bytes. The tile is stored ``latency_s`` later."""
         self._at(self._now + worker.rates.latency_s, self._stored, worker)
 
     def _stored(self, worker: WorkerStages) -> None:
@@ -584,7 +587,7 @@ class _Run:
 
 
 def _relative(tiles: Sequence[Tile], corner: Tile) -> list[Tile]:
-    """Tiles relative to a corner."""
+    """The positions of tiles relative to a corner."""
     return [Tile(tile.i - corner.i, tile.j - corner.j) for tile in tiles]
 
 
@@ -640,20 +643,20 @@ class WorkerStages:
 
     @property
     def follows_a_tile(self) -> bool:
-        """Whether the current group is the first of its tile and follows another tile. The store of that tile then
-        takes processor time while the group is computed."""
+        """Whether the current group is the first of its tile and follows another tile. If the group follows another
+        tile, the store of that tile takes processor time while the group is computed."""
         return self.computed > 0 and self.groups[self.computed - 1].tile_index != self.groups[self.computed].tile_index
 
     def add_copy_wait(self, seconds: float, contention: float) -> None:
-        """Add the time that the worker waited for a copy. ``contention`` is the fraction that is due to other workers'
-        copies."""
+        """Add the time that the worker waited for a copy. ``contention`` is the fraction of this time that is due to
+        other workers' copies."""
         self.done.spent_s["storage"] += seconds * contention
         self.done.spent_s["link"] += seconds * (1 - contention)
 
     def add_idle_time(self, now: float, start_s: float, arrived_s: float, first: int, after_store: int) -> None:
         """Divide the idle time since ``free_s`` among its causes. Until the tile arrived, the causes are the start of
-        the cluster (until ``start_s``) and then the scheduler. After that, the cause is the copy that ended last: load
-        piece ``first`` − 1 or store ``after_store`` (−1: none)."""
+        the cluster (until ``start_s``) and then the scheduler. After the tile arrived, the cause is the copy that ended
+        last: load piece ``first`` − 1 or store ``after_store`` (−1: none)."""
         free_s, spent = self.free_s, self.done.spent_s
         if arrived_s > free_s:
             starting_s = max(0.0, min(start_s, arrived_s) - free_s)
@@ -671,11 +674,11 @@ class WorkerStages:
 
 class SharedRate:
     """A rate of ``total`` bytes a second that all transfers under way share equally. A transfer cannot exceed its own
-    limit; what limited transfers leave is divided among the others (max-min fairness).
+    limit; the part of the rate that limited transfers leave is divided among the others (max-min fairness).
 
     Transfers with equal limits always have equal rates. So two things are stored for each limit: the bytes that a
-    transfer would have received if it had run since the beginning, and a heap of the values of that number at which
-    transfers end. A change takes time proportional to the number of limits and the logarithm of the number of
+    transfer would have received if it had run since the beginning, and a heap of the byte counts at which transfers
+    end. To begin or end a transfer takes time proportional to the number of limits and the logarithm of the number of
     transfers.
 
     >>> storage = SharedRate(10.0)

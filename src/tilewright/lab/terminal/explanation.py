@@ -1,7 +1,8 @@
 """Prints an explanation: what limits the kernel, at which source lines, by which counts, and whether its result is
 right.
 
-For a kernel on the CPU it shows the time and what causes it, tile and blocks, and the predicted and counted figures.
+For a kernel on the CPU, this module prints the time and what limits it, the tile and the blocks, and the predicted and
+the counted numbers.
 """
 
 from __future__ import annotations
@@ -75,10 +76,11 @@ def _show(console: Console, e: Explanation) -> None:
 
 
 def _show_together(console: Console, explanations: Sequence[Explanation]) -> None:
-    """A table, one line each: the parameters that differ, transactions, resident warps, the bound; what is wrong in red.
+    """Print a table with one line for each explanation: the parameters that differ, transactions, resident warps and
+    the bound, with defects in red.
 
-    Numbers are never cut: if the terminal is too narrow, the name of a file has a line of its own; if it still is, numbers
-    have a prefix, and parameters share a column.
+    Numbers are never cut: if the terminal is too narrow, the name of a file has a line of its own; if it is still too
+    narrow, numbers have a unit prefix, and parameters share a column.
     """
     names = dict.fromkeys(name for e in explanations for name in e.params)
     varied = [name for name in names if len({e.params[name] for e in explanations if name in e.params}) > 1]
@@ -131,7 +133,7 @@ _COUNTED = ("sectors", "shared\nwavefronts", "bank\nconflicts")
 
 
 def _marked(e: Explanation, *, folded: bool) -> str:
-    """The kernel's name, with its file in a line of its own if ``folded``, and in red what is wrong with it."""
+    """The kernel's name, with its file in a line of its own if ``folded``, and with its defects in red."""
     marks = [
         (e.verified["ok"] is False or bool(e.defects), "wrong"),
         (e.run.get("complete") is False, "stopped"),
@@ -145,7 +147,7 @@ def show_occupancy(console: Console, found: Sequence[Occupancy]) -> None:
     """Print a line for each GPU: how many blocks each resource allows, how many are resident, and how many warps these
     have.
 
-    The GPUs that cannot launch the block are listed below.
+    Below the table, list the GPUs that cannot launch the block.
     """
     resources = list(found[0].limits)
     console.print("Blocks that fit on a multiprocessor: by each resource, and by all of them.", **_PLAIN)
@@ -223,7 +225,8 @@ def _show_predicted(console: Console, e: Explanation) -> None:
 
 
 def _show_source(console: Console, e: Explanation) -> None:
-    """The lines that touch memory, with what they cost and, where it could be less, how many times the least."""
+    """Print the source lines that access memory, with their cost. If the cost could be lower, print the ratio of the
+    cost to the lowest possible cost."""
     wrong = [(d.file, d.line, _defect(d)) for d in e.defects]
     advice = [(each.file, each.line, each.sentence(lambda seconds: quantity(seconds, "s"))) for each in e.advice]
     for line in listing.lines(source_rows(e.source, e.accesses, wrong, e.included, advice)):
@@ -235,7 +238,7 @@ def _show_source(console: Console, e: Explanation) -> None:
 
 
 def _show_counts(console: Console, e: Explanation) -> None:
-    """Formulas and counts, and where a GPU was measured, its counters and the prediction."""
+    """Print formulas and counts and, if a GPU was measured, its counters and the prediction."""
     if e.formulas:
         table = _table(f"by the formulas ({e.about['row']})" if e.about["row"] else "by formula", "formula", "counted")
         for formula in e.formulas:
@@ -321,8 +324,8 @@ def _table(*heads: str) -> Table:
 
 
 def show_cpu_explanation(console: Console, e: CpuExplanation) -> None:
-    """Print the explanation of a kernel on the CPU in 80 columns. Its numbers are for one product, with all threads
-    together."""
+    """Print the explanation of a kernel on the CPU in 80 columns. The printed numbers are for one product, with all
+    threads together."""
     on = f"{e.threads} thread{'s' if e.threads > 1 else ''}"
     title = f"{e.kernel} at {e.m}×{e.n}×{e.k} ({e.dtype}, {on}) on {e.environment['processor']}"
     console.print(escape(title), style="bold", highlight=False)

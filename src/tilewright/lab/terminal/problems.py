@@ -104,7 +104,7 @@ def _ident(rule: str) -> str:
 
 
 def _location(problem: CodeProblem) -> dict[str, Any]:
-    """The place of a problem; code scanning needs a line, which is the first where none is known."""
+    """The place of a problem; code scanning needs a line, which is line 1 if the line is not known."""
     path = Path(problem.file)
     uri = {"uri": path.as_uri()} if path.is_absolute() else {"uri": quote(problem.file), "uriBaseId": "%SRCROOT%"}
     return {"artifactLocation": uri, "region": {"startLine": max(1, problem.line)}}

@@ -34,7 +34,7 @@ REFRESH_S = 0.2
 class _Bar:
     """A progress bar of one task, visible within the ``with`` block.
 
-    Without ``refresh_thread`` it is drawn only when it changes: a thread that draws would compete with the kernel.
+    Without ``refresh_thread`` the bar is drawn only when it changes: a thread that draws would compete with the kernel.
     """
 
     def __init__(self, console: Console, *columns: ProgressColumn, refresh_thread: bool = True, **fields: Any) -> None:
@@ -51,7 +51,7 @@ class _Bar:
 
     @contextlib.contextmanager
     def waiting(self, words: str) -> Iterator[None]:
-        """A step that takes long, in place of the description while it lasts."""
+        """Show a step that takes long in place of the bar's description while the step lasts."""
         before = self._bar.tasks[0].description
         self._bar.update(self._task, description=f"{words} …", refresh=True)
         try:
@@ -83,7 +83,7 @@ def steps_shown(console: Console) -> Iterator[None]:
 
 
 class BenchProgress(_Bar):
-    """Shows which cell is measured, how many are done, and the time left."""
+    """Shows which cell of a bench is measured, how many cells are done, and the time left."""
 
     def __init__(self, console: Console) -> None:
         named, left = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[left]}")
@@ -102,7 +102,7 @@ class BenchProgress(_Bar):
 
 
 class TuneProgress(_Bar):
-    """Shows how many combinations were tried, and the best so far."""
+    """Shows how many combinations of parameters were tried, and the best combination so far."""
 
     def __init__(self, console: Console) -> None:
         tried = TextColumn("{task.completed} tried {task.description}", markup=False)
@@ -128,8 +128,8 @@ def blocks_progress(console: Console, kernel: str) -> Iterator[Callable[[int, in
 
 
 class ProductProgress(_Bar):
-    """Shows the progress of a streamed product, with its rate and the time left. It is redrawn only when it is
-    called."""
+    """Shows the progress of a streamed product, with its rate and the time left. The line is redrawn only when the
+    object is called."""
 
     def __init__(self, console: Console, expected_s: float) -> None:
         text, step = TextColumn("{task.fields[text]}"), TextColumn("{task.description}", markup=False)
@@ -145,7 +145,7 @@ class ProductProgress(_Bar):
         self._begun_s += time.perf_counter() - start
 
     def __call__(self, done: int, total: int) -> None:
-        """``done`` of ``total`` operations are done. Those of the first call were done by an earlier run."""
+        """``done`` of ``total`` operations are done. The operations of the first call were done by an earlier run."""
         now = time.perf_counter()
         if self._first < 0:
             self._first, self._begun_s = done, now

@@ -45,11 +45,11 @@ _MARKS = {"wrong": "WRONG", "time_limit": "limit", "out_of_memory": "memory", "u
 
 
 def show_bench(console: Console, records: Sequence[BenchRecord]) -> None:
-    """Print a table for each dtype and precision, with a row for each kernel, a column for each size, and GFLOPS and R
-    in each cell.
+    """Print a table for each dtype and precision, with a row for each kernel, a column for each size, and in each cell
+    GFLOPS and R, the speed relative to the reference.
 
-    A kernel that was measured with several values of a parameter has a row for each, with the values after its name. A
-    legend explains the marks. The first line says whether other programs used the machine meanwhile.
+    A kernel that was measured with several values of a parameter has a row for each value, with the value after its
+    name. A legend explains the marks. The first line says whether other programs used the machine meanwhile.
     """
     swept = varied(records)
     if busy := busy_machine(records):
@@ -117,7 +117,7 @@ def _cell(record: BenchRecord | None, best: dict[str, float], ratio_width: int) 
 
 
 def _ratio(record: BenchRecord) -> str:
-    """R; "?" where its samples are too scattered to say whether the kernel is faster, slower or the same."""
+    """R as text, or "?" if its samples are too scattered to say whether the kernel is faster, slower or the same."""
     if record.ratio is None:
         return "–"
     return "?" if is_unclear(record) else f"{record.ratio:.2f}"
@@ -187,8 +187,8 @@ def _place(record: BenchRecord, swept: Mapping[str, Sequence[str]]) -> str:
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
-    """Print a line for each cell with its verdict, its change and the interval of the change; then the notes and the
-    counts."""
+    """Print a line for each cell with its verdict, its change and the interval of the change; then the notes, and the
+    number of cells with each verdict."""
     table = Table(box=None, pad_edge=False)
     for name in ("kernel", "size", "dtype", "thr", "verdict", "time", "interval"):
         table.add_column(name, no_wrap=True, justify="right" if name in ("size", "thr", "time", "interval") else "left")
@@ -223,8 +223,8 @@ def _grouped(records, key):
 
 
 def show_tuned(console: Console, finalists: Sequence[BenchRecord], failed: Sequence[BenchRecord], tried: int) -> None:
-    """Print the finalists, best first, each with its time relative to the best one's. Below them, print the outcomes of
-    the other combinations."""
+    """Print the finalists, best first, each with its time relative to the best one's. Below the finalists, print the
+    outcomes of the other combinations."""
     table = _tuning_table("parameters", "ms", "GFLOPS", "time")
     best = finalists[0].median_s if finalists else None
     for record in finalists:
@@ -245,8 +245,8 @@ def show_tuned_blocking(
     analytic: Mapping[str, Any],
     why: str,
 ) -> None:
-    """Print the result of tuning a CPU kernel. R is the time of the analytic choice, measured in alternation, over the
-    time of each finalist."""
+    """Print the result of tuning a CPU kernel. R is the time of the analytic choice over the time of a finalist, both
+    measured in alternation."""
     names = {"mr": "rows", "nv": "vectors", "unroll": "unroll", "kc": "KC", "kc_of_8_bytes": "KC8"}
     table = _tuning_table(*names.values(), "MC", "NC", "ms", "GFLOPS", "R", "")
     for record in finalists:

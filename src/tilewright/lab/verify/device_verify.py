@@ -1,11 +1,12 @@
 """Verifies results in a GPU's memory: it compares every element with the product in float64, with the same bound as on
 the CPU.
 
-For each pair of operands, A·B and |A||B| are computed once, in float64, by a plain kernel. It shares no code with the
-kernels that it verifies: it is not a rung of the ladder, and calls no library. So cuBLAS and kernels in float64 are
-verified like all others. The plain kernel's own product is verified by the host's oracle up to 4096³, where that takes
-a second or two. In small products every element is compared; in larger ones rows, columns and sums with random signs.
-Products larger than 4096³ are computed by the same kernel and not compared on the host.
+For each pair of operands, A·B and |A||B| are computed once, in float64, by a plain kernel. The plain kernel shares no
+code with the kernels that are verified: it is not a rung of the ladder, and calls no library. So cuBLAS and kernels in
+float64 are verified like all other kernels. The plain kernel's own product is verified by the host's oracle up to
+4096³, where that takes a second or two. The oracle compares every element of a small product; of a larger one it
+compares rows, columns and sums with random signs. Products larger than 4096³ are computed by the same kernel and not
+compared on the host.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ class DeviceChecks:
         return DeviceComparison(None if found[0] == _NOTHING else int(found[0]), float(worst), float(ratio))
 
     def checksums(self, first: Memory, period: int, parts: int) -> NDArray[np.uint64]:
-        """A checksum of each of ``parts`` ranges of memory: ``first``, and further ranges of its size, each ``period``
-        bytes after the previous one.
+        """A checksum of each of ``parts`` ranges of memory. The first range is ``first``; the others have the same
+        size, and each begins ``period`` bytes after the one before it.
 
-        Contents that differ in one place always have different checksums. Other different contents have them with a
-        probability of 1 - 2^-64.
+        Contents that differ in one place always have different checksums. Contents that differ in more places have
+        different checksums with a probability of 1 - 2^-64.
         """
         units = first.nbytes // 2
         with self.gpu.put(np.zeros(parts, np.uint64)) as sums:
@@ -100,8 +101,8 @@ class DeviceOracle:
     """A·B in float64 for one pair of operands. ``a`` and ``b`` are on a GPU, and ``values`` has the same matrices on
     the host.
 
-    It uses 16 bytes of the GPU's memory for each element of C. Raises UnavailableError if the host's oracle rejects
-    this A·B, because then nothing can be verified on this GPU.
+    The oracle uses 16 bytes of the GPU's memory for each element of C. Raises UnavailableError if the host's oracle
+    rejects this A·B, because then nothing can be verified on this GPU.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class DeviceOracle:
         return sample.rms_error(form.values(np.array(rows)[:, sample.columns]))
 
     def _reason(self, c: Memory, at: int) -> str:
-        """What is wrong with element number ``at``, as ``verify.Oracle`` says it."""
+        """The reason why element number ``at`` is wrong, in the words of ``verify.Oracle``."""
         form, itemsize = self._checks.form, self._checks.form.itemsize
         stored = self._gpu.get(c.part(at * itemsize, itemsize), form.storage, 1)
         value = float(form.values(stored)[0])

@@ -5,12 +5,13 @@ an implementation of the BLAS" (BLIS Retreat 2024), in the form of NVIDIA's CUDA
 (cuBLAS/Emulation/gemm_grading). Let u be the unit roundoff of the result's dtype and f(n) = n. A grade says within
 which bound the error |C − A·B| lies:
 
-- **A**: within f(n)·u·(|A||B|), element by element;
-- **B**: within f(n)·u·‖A_i‖‖B_j‖, the norms of the element's row of A and column of B;
-- **C**: within f(n)·u·‖A‖‖B‖, the Frobenius norms of A and B. This bound promises nothing about small elements.
+- **A**: the error is within f(n)·u·(|A||B|), element by element;
+- **B**: the error is within f(n)·u·‖A_i‖‖B_j‖, with the norms of the element's row of A and column of B;
+- **C**: the error is within f(n)·u·‖A‖‖B‖, with the Frobenius norms of A and B. The bound of grade C promises nothing
+  about small elements.
 
-Every bound is checked with four pairs of operands. The way in which an algorithm fails on one of them identifies its
-kind:
+Every bound is checked with four pairs of operands. The pair on which an algorithm fails, and the way in which it fails,
+identify the kind of the algorithm:
 
     positive     ordinary numbers: the errors of the other pairs are compared with the errors of this pair
     graded_rows  rows of A of very different size: an algorithm that adds rows to each other satisfies the bound of the
@@ -62,7 +63,7 @@ class Errors:
 class Grade:
     """The grade of a product. ``letter`` is "A", "B", "C" or "–"; ``algorithm`` is "classical", "fixed-point" or
     "Strassen-like". ``slope`` is the slope of log(largest componentwise error) over log(n), which is at most 1 for
-    grade A. ``over`` has for each bound the largest ratio of an error to it."""
+    grade A. ``over`` has, for each bound, the largest ratio of an error to that bound."""
 
     letter: str
     algorithm: str
@@ -102,7 +103,8 @@ def _operands(n: int, dtype: str, seed: int) -> Iterator[tuple[str, np.ndarray, 
 
 
 def _zeros(n: int, dtype: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """n×n operands of which n/2 elements of the product are sums of zeros: where A's row is not zero, B's column is."""
+    """n×n operands of which n/2 elements of the product are sums of zeros: where an element of A's row is not zero, the
+    element of B's column is zero."""
     a, b = rng.standard_normal((n, n)), rng.standard_normal((n, n))
     rows, columns = (rng.permutation(n)[: max(1, n // 2)] for _ in range(2))
     for row, column in zip(rows, columns, strict=True):
@@ -177,8 +179,8 @@ class Exact:
 
 
 def _compared(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows and columns of C that are compared: all of a small product; of a larger one CROSSED, spread evenly, and the
-    two at the middle, where quarters meet."""
+    """The rows and columns of C that are compared: all of a small product. Of a larger product, CROSSED rows and
+    columns are compared, which are spread evenly, and the two at the middle, where quarters meet."""
     if m * n * k <= WHOLE:
         return np.arange(m), np.arange(n)
     spread = (np.linspace(0, x - 1, min(x, CROSSED)).astype(np.intp) for x in (m, n))
@@ -187,7 +189,7 @@ def _compared(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _norms(x: np.ndarray) -> np.ndarray:
-    """The norm of each row, of its finite elements; scaled, so that squares neither overflow nor underflow."""
+    """The norm of the finite elements of each row. They are scaled, so that squares neither overflow nor underflow."""
     x = np.where(np.isfinite(x), x, 0)
     largest = abs(x).max(1, initial=0, keepdims=True)
     scaled = np.divide(x, largest, out=np.zeros_like(x), where=largest > 0).astype(np.float64)
@@ -202,7 +204,7 @@ def _largest(error: np.ndarray, norm: np.ndarray, finite: np.ndarray) -> Any:
 
 
 def _slope(largest: dict[int, float]) -> float:
-    """The slope of log(error) over log(n), by least squares; NaN of fewer than two sizes."""
+    """The slope of log(error) over log(n), by least squares; NaN for fewer than two sizes."""
     known = [(np.log(n), np.log(error)) for n, error in largest.items() if error > 0 and np.isfinite(error)]
     if len({n for n, _ in known}) < 2:
         return float("nan")

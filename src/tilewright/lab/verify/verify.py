@@ -1,4 +1,4 @@
-"""Verifies that C is A·B. It compares C with a product in wider arithmetic, within a bound from rounding-error
+"""Verifies that C is A·B. C is compared with a product in wider arithmetic, within a bound from rounding-error
 analysis.
 
 A classical product in any order of summation satisfies |C − Ĉ| ≤ γ_k·(|A||B|) componentwise, γ_k = k·u/(1 − k·u)
@@ -7,14 +7,15 @@ A classical product in any order of summation satisfies |C − Ĉ| ≤ γ_k·(|A
 own rounding errors are added to the bound.
 
 - Small products are compared element by element.
-- In large products whole rows and columns are compared, including the edges of C, and sums with random signs. For such
-  a sum the columns of C in each block of 64 are added with random signs x, and C·x is compared with A·(B·x). The signs
-  are independent of
-  the errors, so by Hoeffding |Σ_j E_ij·x_j| exceeds 8·‖E_i‖₂ with probability 3e-14.
+- In large products whole rows and columns are compared, including the edges of C, and sums with random signs. For a sum
+  with random signs, the columns of C in each block of 64 are added with random signs x, and C·x is compared with
+  A·(B·x). The signs are independent of the errors E, so by Hoeffding's inequality |Σ_j E_ij·x_j| exceeds 8·‖E_i‖₂ with
+  a probability of at most 3e-14.
 - Every element of every C must be finite. Outputs are filled with NaN before a kernel runs, so an element that is not
   written is always found. Comparisons are written so that NaN fails them.
 
-float32 and float64 results are compared by ``Oracle``. Results of other dtypes are compared as real floats, or exactly.
+float32 and float64 results are compared by ``Oracle``. Complex and 16-bit results are converted to real float32 or
+float64 and compared in the same way; integer results are compared exactly.
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ class ErrorSample:
         self._exact = a[self.rows].astype(self._wide) @ b[:, self.columns].astype(self._wide)
 
     def rms_error(self, part: np.ndarray) -> float | None:
-        """The typical error of ``part``, which has the elements of C at these rows and columns. It is None if A·B is
-        zero or not finite, and if this machine has no floats wider than C's."""
+        """The typical error of ``part``, which has the elements of C at these rows and columns. The typical error is
+        None if A·B is zero or not finite, or if this machine has no floats wider than C's."""
         if _unit(self._wide) >= _unit(part.dtype):
             return None
         size = float(np.abs(self._exact).max(initial=0))
@@ -112,8 +113,8 @@ def _spread(length: int) -> np.ndarray:
 
 
 class Oracle:
-    """Verifies products of one pair of operands: A·B in float64, all of it or samples. It is computed once, at the
-    first check."""
+    """Verifies products of one pair of operands by comparing them with A·B in float64, all of it or samples. The
+    product in float64 is computed once, at the first check."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> None:
         self.a, self.b = a, b
@@ -138,8 +139,8 @@ class Oracle:
         """Compare ``c`` (m×n, float32 or float64) with A·B.
 
         ``normwise`` is the factor f of a kernel whose bound is max|C − Ĉ| ≤ f·u·max|A|·max|B|. ``form`` is the number
-        format of a product that rounds more than ``c``'s dtype does. Such a product is compared by elements, rows and
-        columns, and not by random signs.
+        format of a product that rounds more than ``c``'s dtype does. A product with a ``form`` is compared by elements,
+        rows and columns, and not by random signs.
         """
         if c.shape != (self.a.shape[0], self.b.shape[1]):
             return Check(False, np.inf, np.inf, f"C is {c.shape}")
@@ -304,7 +305,7 @@ COLUMNS = 32
 
 
 def oracle(a: np.ndarray, b: np.ndarray, *, seed: int = 0) -> Oracle | ComplexOracle | HalfOracle | IntegerOracle:
-    """Make the oracle for the operands' dtype. It has the methods ``check(c)`` and ``rms_error(c)``.
+    """Make the oracle for the operands' dtype. The oracle has the methods ``check(c)`` and ``rms_error(c)``.
 
     >>> a = np.full((2, 3), 100, np.int8)
     >>> oracle(a, a.T).check(a @ a.T).ok, oracle(a, a.T).check(a @ a.T + np.int8(1)).ok
@@ -335,7 +336,8 @@ class ComplexOracle:
         self._real = Oracle(as_real(a), as_real(twice), seed=seed)
 
     def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:
-        """Compare real and imaginary parts. They count as separate columns in the reason for a failure."""
+        """Compare real and imaginary parts. In the reason for a failure, real and imaginary parts count as separate
+        columns."""
         return self._real.check(as_real(c), normwise=normwise)
 
     def rms_error(self, c: np.ndarray) -> float | None:
@@ -369,7 +371,7 @@ class IntegerOracle:
         self._x = np.random.default_rng(seed).integers(-(1 << 63), (1 << 63) - 1, (b.shape[1], COLUMNS), endpoint=True)
 
     def check(self, c: np.ndarray, *, normwise: float | None = None) -> Check:  # noqa: ARG002  # integers have no error bound
-        """Compare every element with the exact one in its dtype."""
+        """Compare every element of ``c`` with the exact element, both modulo the range of the dtype."""
         if c.shape != (len(self.a), self.b.shape[1]):
             return Check(False, np.inf, np.inf, f"C is {c.shape}")
         abx, cx = _product_modulo(self.a, _product_modulo(self.b, self._x)), _product_modulo(c, self._x)
@@ -382,7 +384,7 @@ class IntegerOracle:
         return Check(False, np.inf, np.inf, f"C[{row}, {column}] is {c[row, column]}, A·B there is {exact[column]}")
 
     def rms_error(self, c: np.ndarray) -> None:
-        """None, because integer products are not rounded."""
+        """Return None, because integer products are not rounded."""
 
 
 def _product_modulo(a: np.ndarray, b: np.ndarray) -> np.ndarray:
