@@ -185,7 +185,7 @@ def test_ctrl_c_keeps_what_is_finished_and_resume_goes_on(tmp_path: Path) -> Non
     finished = int(err.split("interrupted: ")[1].split()[0])
     assert journal.read_bytes().count(b"tile") == finished >= 3
     looked, _ = started(*arguments, "--dry-run", cwd=tmp_path).communicate(timeout=60)
-    assert looked.startswith(f"{finished} finished tiles of an interrupted run are discarded: --resume")
+    assert looked.startswith(f"{finished} finished tiles of an interrupted run would be discarded: --resume")
     again = started(*arguments, "--resume", cwd=tmp_path)
     out, err = again.communicate(timeout=120)
     assert again.returncode == 0, err

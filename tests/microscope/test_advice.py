@@ -22,6 +22,9 @@ STRIDED = Access(1, "global", "ld", 4, 10, 1280, sectors=320, least=40, lanes=li
 def test_what_is_advised() -> None:
     assert str(advice(COLUMN)) == "pad the row from 32 to 33 elements of 4 bytes: wavefronts 1,024 → 32"
     assert str(advice(STRIDED)) == "let lanes access neighbours, not every 128 bytes: sectors 320 → 40"
+    # In a transpose by blocks of 16 × 16 threads, a warp writes two columns, of 16 elements each.
+    columns = replace(STRIDED, lanes=[1280 * (lane % 16) + 4 * (lane // 16) for lane in range(32)], sectors=160)
+    assert str(advice(columns)) == "let lanes access neighbours, not every 1,280 bytes: sectors 160 → 40"
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,7 @@ def test_what_is_advised() -> None:
         replace(STRIDED, lanes=list(range(0, 128, 4)), sectors=40),
         replace(STRIDED, kind="atom"),
         replace(STRIDED, lanes=[0, *range(64, 4032, 128)]),
+        replace(STRIDED, lanes=[1280 * (lane // 16) + 4 * (lane % 16) for lane in range(32)], sectors=40),  # two rows
     ],
 )
 def test_where_nothing_is_known_to_help(access: Access) -> None:

@@ -222,7 +222,7 @@ def multiply_command(
         if verify:
             check_dtypes_verifiable(job)
         if resume or job.discarded:
-            console.print(_resume_text(job, output), highlight=False, markup=False)
+            console.print(_resume_text(job, output, dry_run), highlight=False, markup=False)
         if not job.complete:
             show_plan(console, job.plan)
         found = None
@@ -296,11 +296,11 @@ def _axes(text: str | None) -> Any:
         raise UsageError(f"--axes {text}: must be those of A and of B, such as 0:0 or 1,2:0,1, or a number") from None
 
 
-def _resume_text(job: Job, output: str) -> str:
+def _resume_text(job: Job, output: str, dry_run: bool) -> str:
     if job.discarded:
         return (
-            f"{job.discarded} finished tiles of an interrupted run are discarded: --resume would continue that run, if A, B "
-            "and the options are the same"
+            f"{job.discarded} finished tiles of an interrupted run {'would be' if dry_run else 'are'} discarded: --resume "
+            "continues that run, if A, B and the options are the same"
         )
     if job.complete:
         return f"resume: {output} is complete, and was made from this A and B: nothing is left to do"

@@ -30,6 +30,8 @@ _WIDEST = 16
 _FULL = LINE // WARP
 #: The share of the sectors that a line would move if all of its requests were like the example.
 _ALIKE = 0.9
+#: The lanes of a row of threads within a warp: of blocks that are as wide, or wider.
+_ROWS = (WARP, 16, 8)
 #: The least fraction of a launch's turns that advice must save to be given.
 WORTH = 0.01
 #: What identifies accesses that are judged together: file, line, memory space, kind, bytes per lane.
@@ -235,17 +237,23 @@ def _with_pitch(lanes: Ints, pitch: int, longer: int) -> Ints:
 
 
 def _coalesced(access: Access, lanes: Ints) -> Change | None:
-    """Consecutive elements for consecutive lanes, if they are at equal distances now."""
+    """Consecutive elements for consecutive lanes of a row of threads, if they are at equal distances now."""
     steps = np.diff(lanes[0])
+    row = next((row for row in _ROWS if (np.delete(steps, np.s_[row - 1 :: row]) == steps[0]).all()), 0)
     # For the bytes that it moves; the last warp of a row may have fewer lanes.
     alike = access.sectors * WARP * access.nbytes >= _ALIKE * access.bytes * int(
         global_sectors(lanes, access.nbytes)[0]
     )
-    if access.space != "global" or not alike or (steps != steps[0]).any() or abs(steps[0]) <= access.nbytes:
+    if access.space != "global" or not alike or not row or abs(steps[0]) <= access.nbytes:
         return None
     text = f"let lanes access neighbours, not every {abs(steps[0]):,} bytes"
-    lanes_after: list[int | None] = [access.nbytes * lane for lane in range(WARP)]
-    return Change(text, access, replace(access, sectors=access.least, lanes=lanes_after))
+    # A block of 16 × 16 threads has two rows of threads in a warp, which write to two rows of a matrix.
+    lanes_after: list[int | None] = [
+        access.nbytes * (lane % row) + LINE * access.nbytes * (lane // row) for lane in range(WARP)
+    ]
+    sectors = access.requests * int(global_sectors(np.array([lanes_after], np.int64), access.nbytes)[0])
+    after = replace(access, sectors=access.least if row == WARP else max(access.least, sectors), lanes=lanes_after)
+    return Change(text, access, after) if after.sectors < access.sectors else None
 
 
 # ---- wider accesses --------------------------------------------------------------------------------------------------

@@ -371,7 +371,8 @@ class StreamPlan(Plan):
         return f"{ratio}: tiles with sides of {side} or more hide their copies"
 
     def _rate(self) -> float:
-        return self.problem.flops / max(self.cost.total_s, 1e-12) / 1e9
+        left = _area(self.grid, self.tiles) / max(1, _area(self.grid, self.every_tile))  # of a resumed product
+        return left * self.problem.flops / max(self.cost.total_s, 1e-12) / 1e9
 
 
 def _sides(grid: Grid, tiles: Sequence[Tile]) -> tuple[int, int]:
