@@ -57,13 +57,23 @@ def _entry(line: str) -> str:
     return f"- [`{name}`][{f'tilewright.{name}' if name in tilewright.__all__ else ''}]: {words}"
 
 
+def summarised(text: str) -> str:
+    """The text of a docstring with its first paragraph on one line: summaries show the first line alone.
+
+    >>> summarised("One\\nsentence.\\n\\nMore\\ntext.")
+    'One sentence.\\n\\nMore\\ntext.'
+    """
+    first, gap, rest = text.partition("\n\n")
+    return " ".join(first.split("\n")) + gap + rest
+
+
 class Doctests(griffe.Extension):
     """Called by griffe for every object that it has read."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Changes the docstring of an object where it has one."""
         if obj.docstring:
-            obj.docstring.value = fenced(linked(listed(obj.docstring.value)))
+            obj.docstring.value = fenced(linked(listed(summarised(obj.docstring.value))))
 
     def on_module(self, *, mod: griffe.Module, **_: Any) -> None:
         """Lets each module know the errors, so that their names become links."""
