@@ -263,9 +263,10 @@ def gain(name: str) -> str:
     if before and before.dtype == own.dtype and before.precision == own.precision:
         said += f" and {factor(own, before)} times the speed of `{parent}`"
     elif before and before.dtype == own.dtype:
-        said += f" with the same rounding of operands; `{parent}` does not round its operands"
+        said += " with the same rounding of operands"
+        said += f"; its parent `{parent}` does not round them, so the two rungs are not compared"
     elif before:
-        said += f" in {own.dtype}; `{parent}` is for {before.dtype}"
+        said += f" in {own.dtype}; its parent `{parent}` is for {before.dtype}, so the two rungs are not compared"
     return f"{said}. {_counted(name)}".rstrip()
 
 
