@@ -57,7 +57,8 @@ class Side:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a kernel that packs its operands divides one product. The unit is a packed real number of ``size`` bytes.
+    """How a kernel that packs its operands divides one product. Elements are counted as packed real numbers of ``size``
+    bytes.
 
     - ``rows`` is the number of rows of all ``tiles`` along a column of C; ``vectors`` is the number of vectors of all
       ``slivers`` along a row of C. If the edges of C are padded, ``rows`` and ``vectors`` include the padding.

@@ -678,8 +678,7 @@ class SharedRate:
 
     Transfers with equal limits always have equal rates. So two things are stored for each limit: the bytes that a
     transfer would have received if it had run since the beginning, and a heap of the byte counts at which transfers
-    end. To begin or end a transfer takes time proportional to the number of limits and the logarithm of the number of
-    transfers.
+    end. Beginning or ending a transfer among T transfers with L different limits takes a time of O(L + log T).
 
     >>> storage = SharedRate(10.0)
     >>> storage.start(0.0, 20.0, limit=8.0, token="a"), storage.start(0.0, 20.0, limit=2.0, token="b")
