@@ -65,8 +65,8 @@ MAX_DROP_FAILURES = 12
 
 class MeasuredWay(NamedTuple):
     """One measured way to compute a product. A ``MeasuredWay`` has the number of the product; the kernel with its
-    shape, parameters and parts of k; the measured seconds of all launches; and the predicted seconds of the other
-    kernels' launches, which add parts of C or split operands."""
+    shape, its parameters and the number of parts of k; the measured seconds of all launches; and the predicted seconds
+    of the other kernels' launches, which add parts of C or split operands."""
 
     product: int
     kernel: str
