@@ -49,9 +49,9 @@ class LoadedBlock(NamedTuple):
 
 
 class LoadPiece(NamedTuple):
-    """Blocks that are simulated as one load, of ``blocks`` copies, which can begin after multiplication number
-    ``after_multiply`` of the worker. ``nbytes`` bytes are copied to slots, and ``received`` of these bytes come from
-    storage or other workers."""
+    """Blocks that are simulated as one load, which consists of ``blocks`` copies and can begin after multiplication
+    number ``after_multiply`` of the worker. ``nbytes`` bytes are copied to slots, and ``received`` of these bytes come
+    from storage or other workers."""
 
     nbytes: int
     received: int
