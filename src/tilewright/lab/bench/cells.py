@@ -257,8 +257,8 @@ class PredictingBench(ABC):
         return seconds * cell.flops / flops if flops else seconds
 
     def over_limit(self, cell: Cell, times: float = 1.0) -> Outcome | None:
-        """Return the outcome of a cell whose predicted time is more than ``times`` the limit; None for a cell that is
-        to be measured."""
+        """Return the outcome of a cell whose predicted time is more than ``times`` times the limit; None for a cell
+        that is to be measured."""
         predicted, limit = self.predicted_s(cell), self.settings.limit_s
         if predicted is None or predicted <= times * limit or self._last[cell.series][1] < min(self.telling_s, limit):
             return None

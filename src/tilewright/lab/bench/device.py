@@ -179,9 +179,9 @@ Product = Callable[[Memory, Memory, Memory], Submission]
 
 @dataclass
 class MeasuredCell:
-    """The result of measuring a cell: its outcome, the seconds of its first product, what the kernel needs of the GPU
-    (``about``), and what NVML reported during the measurement (``moment``). ``lost`` is True if the GPU accepts no more
-    work from this process."""
+    """The result of measuring a cell: its outcome, the seconds of its first product, what the kernel needs of the GPU,
+    such as registers and shared memory (``about``), and what NVML reported during the measurement (``moment``).
+    ``lost`` is True if the GPU accepts no more work from this process."""
 
     outcome: Outcome
     once_s: float | None = None

@@ -1,14 +1,14 @@
 """Advises how each line of a kernel could be cheaper, with the predicted count and time, and with the result of a trial.
 
 **The model.** A launch takes as long as its slowest resource: arithmetic, device memory, the L2 cache, or the memory
-pipes of the multiprocessors. ``time_bounds`` counts one cycle of a memory pipe (a turn) for four sectors of global
-memory at any addresses. The model of this module counts one turn for each line of 128 bytes that a request touches, as
-measured on an H200. In this model, a change that is advised changes only the number of turns. The model has no latency,
-so advice on occupancy has no predicted time. Advice for wider accesses and for arrays in registers has no predicted
-time either: of three such changes, one made a kernel slower on an H200.
+pipes of the multiprocessors. ``time_bounds`` counts one cycle of a memory pipe (a turn) for every four sectors of
+global memory, whatever their addresses are. The model of this module counts one turn for each line of 128 bytes that a
+request touches, as measured on an H200. In this model, a change that is advised changes only the number of turns. The
+model has no latency, so advice on occupancy has no predicted time. Advice for wider accesses and for arrays in
+registers has no predicted time either: of three such changes, one made a kernel slower on an H200.
 
-**The trial.** Often one number in the source decides how long a row in shared memory is. If the kernel is small, the
-trial changes this number and runs the kernel again on the same operands.
+**The trial.** Often one number in the source decides how long the rows of an array in shared memory are. If the kernel
+is small, the trial changes this number and runs the kernel again on the same operands.
 """
 
 from __future__ import annotations

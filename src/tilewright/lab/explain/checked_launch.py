@@ -167,7 +167,8 @@ _NAN = "was never written (C starts as NaN), or is not a number"
 
 @dataclass
 class Result:
-    """Whether a kernel's result is right (``verified``, in values for JSON), and the findings and notes at both sizes."""
+    """Whether a kernel's result is right (``verified``, in values for JSON), and the findings and notes of the runs at
+    the explained size and at the small, irregular size."""
 
     verified: dict[str, Any]
     findings: list[Finding]

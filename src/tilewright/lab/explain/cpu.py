@@ -46,8 +46,8 @@ class CpuExplanation:
       declares none.
     - ``loop`` counts the instructions in one iteration of the inner loop.
     - ``traffic`` has the bytes that each level of memory loads from the next one, for one product.
-    - ``predicted`` has seconds, bound, and the seconds of each roof. ``predicted`` is None for a dtype without a
-      measured peak.
+    - ``predicted`` has seconds, the times of which they consist (compute_s, cache_s, memory_s and overhead_s), and
+      bound, the name of the longest of these times. ``predicted`` is None for a dtype without a measured peak.
     - ``measured`` has seconds, which is the least of samples_s.
     - ``verified`` has ok, reason, error_over_bound, of (what was compared), and at (the size at which the result is wrong,
       if it is not the size that is explained).

@@ -3,10 +3,10 @@
 The rule is that of S3.1 (in ``docs/sources.md``). The rule holds for a block of C of w columns and h rows that stays in
 registers or in a cache until all of K is summed. Such a block takes 2whK operations, reads wK + Kh elements and writes
 wh elements. For a large K the block does 2/(1/w + 1/h) operations for each access. Two kinds of blocks of C follow the
-rule: the tile in registers, whose operands come from the first-level cache, and the blocks, whose operands come from
-the last-level cache (S1.7: 2n³/L + n² accesses for blocks of L × L). The sizes of the tile and the blocks also tell
-whether a sliver of B stays in L1 from one tile to the next, and whether a panel of B stays in L2 from one block to the
-next.
+rule: the kernel's tile, which stays in registers and whose operands come from the first-level cache; and the kernel's
+larger cache blocks, whose operands come from the last-level cache (S1.7: 2n³/L + n² accesses for blocks of L × L). The
+sizes of the tile and the blocks also tell whether a sliver of B (packed columns for one tile) stays in L1 from one tile
+to the next, and whether a panel of B (kc packed rows) stays in L2 from one block to the next.
 
 Traffic is the bytes that are loaded, including cache lines of C that are loaded before they are written. Cache lines
 that are written back are not counted as traffic. The model assumes that a cache holds everything that fits, and that
@@ -57,7 +57,8 @@ class Side:
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a kernel that packs its operands divides one product. The unit is a packed real number of ``size`` bytes.
+    """How a kernel that packs its operands divides one product. Elements are counted as packed real numbers of ``size``
+    bytes.
 
     - ``rows`` is the number of rows of all ``tiles`` along a column of C; ``vectors`` is the number of vectors of all
       ``slivers`` along a row of C. If the edges of C are padded, ``rows`` and ``vectors`` include the padding.

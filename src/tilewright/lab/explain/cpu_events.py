@@ -261,8 +261,8 @@ UNITS = {
 
 @dataclass(frozen=True)
 class EventRow:
-    """A quantity of one product: the count that the model predicts (``expected``, its name in records), and the count of the
-    processor (``counted``). A count that is not known is None.
+    """A quantity of one product: the count that the model predicts (``expected``, as in records), and the count that
+    the processor's counters give (``counted``). A count that is not known is None.
 
     ``share`` is the fraction of the time in which the counter counted; the count is scaled to the whole time. ``reason``
     says why there is no count.

@@ -358,7 +358,8 @@ def predicted_time(work: PipelineWork, card: GpuModel) -> list[TimePart]:
 
 @dataclass(frozen=True)
 class _Launch:
-    """The work of a launch on a card whose multiprocessors hold ``most`` of its blocks."""
+    """The work of a launch on a GPU each of whose multiprocessors holds at most ``most`` blocks of the kernel at
+    once."""
 
     work: PipelineWork
     card: GpuModel
@@ -446,7 +447,8 @@ class _Launch:
         return times
 
     def waits(self) -> float:
-        """The seconds that blocks wait for memory, summed over the generations, without the exposed fills and epilogues."""
+        """The seconds that blocks wait for memory, without the exposed fills and epilogues. The seconds are summed over
+        the generations: the sets of blocks that run one after another."""
         rounds = max(0.0, self.work.rounds * self.work.busiest - 1)
         waits = self.generations * rounds * (self.latency + self.rates.hand_over)
         if self.work.rounds <= 1:  # load, compute and store: one after the other

@@ -50,8 +50,8 @@ def measured(kernel: CudaKernel, explanation: Explanation, seed: int) -> dict[st
     Returns values for JSON:
 
     - ``counters``: the count of each hardware counter, by its name.
-    - ``by_line``: the counts of the instructions of each source line (``BY_LINE``, without zeros). A line is named "7", or
-      "tile.cuh:7" in an included file.
+    - ``by_line``: the counts of the instructions of each source line: those in ``BY_LINE`` that are not 0. A line is
+      named "7", or "tile.cuh:7" in an included file.
     - ``verified``: ok, reason and error_over_bound of the C that the GPU computed. An infinite error_over_bound is None.
     - ``environment``: gpu, driver, ncu, compiler, arch, command.
 

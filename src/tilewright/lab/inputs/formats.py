@@ -21,10 +21,10 @@ class NumberFormat:
     """A number format of operands and result. NumPy has no bfloat16, so arrays of dtype ``storage`` hold the bits of
     its numbers.
 
-    ``unit`` is the unit roundoff of each addition. ``rounding`` is the unit roundoff of the stored result if it has
-    fewer bits than the accumulator: tensor cores multiply 16-bit formats, sum in float32 and then truncate. ``tiny`` is
-    the smallest positive number of the format. ``operands`` is the relative error with which operands may be rounded
-    before they are multiplied.
+    ``unit`` is the unit roundoff of each addition: 2⁻²³ for the 16-bit formats, because tensor cores sum their products
+    in float32 and truncate the sums. ``rounding`` is the unit roundoff of the stored result if it has fewer bits than
+    the accumulator, and otherwise 0. ``tiny`` is the smallest positive number of the format. ``operands`` is the
+    relative error with which operands may be rounded before they are multiplied.
     """
 
     name: str

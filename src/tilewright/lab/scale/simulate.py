@@ -49,9 +49,9 @@ class LoadedBlock(NamedTuple):
 
 
 class LoadPiece(NamedTuple):
-    """Blocks that are simulated as one load, of ``blocks`` copies, which can begin after multiplication number
-    ``after_multiply`` of the worker. ``nbytes`` bytes are copied to slots, and ``received`` of these bytes come from
-    storage or other workers."""
+    """Blocks that are simulated as one load, which consists of ``blocks`` copies and can begin after multiplication
+    number ``after_multiply`` of the worker. ``nbytes`` bytes are copied to slots, and ``received`` of these bytes come
+    from storage or other workers."""
 
     nbytes: int
     received: int
@@ -678,8 +678,7 @@ class SharedRate:
 
     Transfers with equal limits always have equal rates. So two things are stored for each limit: the bytes that a
     transfer would have received if it had run since the beginning, and a heap of the byte counts at which transfers
-    end. To begin or end a transfer takes time proportional to the number of limits and the logarithm of the number of
-    transfers.
+    end. Beginning or ending a transfer among T transfers with L different limits takes a time of O(L + log T).
 
     >>> storage = SharedRate(10.0)
     >>> storage.start(0.0, 20.0, limit=8.0, token="a"), storage.start(0.0, 20.0, limit=2.0, token="b")

@@ -245,8 +245,8 @@ def show_tuned_blocking(
     analytic: Mapping[str, Any],
     why: str,
 ) -> None:
-    """Print the result of tuning a CPU kernel. R is the time of the analytic choice over the time of a finalist, both
-    measured in alternation."""
+    """Print the result of tuning a CPU kernel. R is the time of the analytic choice (the blocking that is computed from
+    the caches) divided by the time of a finalist, both measured in alternation."""
     names = {"mr": "rows", "nv": "vectors", "unroll": "unroll", "kc": "KC", "kc_of_8_bytes": "KC8"}
     table = _tuning_table(*names.values(), "MC", "NC", "ms", "GFLOPS", "R", "")
     for record in finalists:

@@ -65,8 +65,8 @@ MAX_DROP_FAILURES = 12
 
 class MeasuredWay(NamedTuple):
     """One measured way to compute a product. A ``MeasuredWay`` has the number of the product; the kernel with its
-    shape, parameters and parts of k; the measured seconds of all launches; and the predicted seconds of the other
-    kernels' launches, which add parts of C or split operands."""
+    shape, its parameters and the number of parts of k; the measured seconds of all launches; and the predicted seconds
+    of the other kernels' launches, which add parts of C or split operands."""
 
     product: int
     kernel: str
@@ -152,8 +152,8 @@ class Model:
         return self._program.finish(self._prepared, None, costs)
 
     def errors(self, costs: Costs) -> Column:
-        """Return the logarithm of predicted over measured time, for each measured way to compute a product. Raises
-        ZeroDivisionError if a predicted time is not positive."""
+        """Return the natural logarithm of predicted over measured time, for each measured way to compute a product.
+        Raises ZeroDivisionError if a predicted time is not positive."""
         with np.errstate(all="ignore"):
             found: Column = np.log((self.seconds(costs) + self.others) / self.measured)
         if not np.isfinite(found).all():
@@ -333,8 +333,9 @@ class Fit:
         return _loss(model.errors(costs), weights, np.zeros(1)) / max(weights.sum(), 1e-300)
 
     def improve(self, tell: Callable[[str], object] = print) -> None:
-        """Fit each kernel. The new costs of a kernel are used only if two conditions hold. The loss on the products
-        that decide must not grow. The mean regret (``regrets``) on all but the reported products may grow by at most
+        """Fit each kernel. The new costs of a kernel are used only if two conditions hold. First, the loss on the
+        products of the second set (``Split``), which decide about costs, must not grow. Second, the mean regret
+        (``regrets``) on all products but those of the third set, which are only reported, may grow by at most
         REGRET_NOISE."""
         fitted_and_deciding = ~self.split.reported
         for name in self.models:
@@ -396,8 +397,9 @@ class Fit:
 
     def without_needless_costs(self, name: str, tell: Callable[[str], object] = print) -> dict[str, float]:
         """Return the costs of a kernel, with every cost that is not needed dropped. A cost is not needed if times are
-        predicted almost as well after the other costs are fitted without it: the loss on the products that decide grows
-        by at most MORE_LOSS, and the mean regret on all but the reported products grows by at most MORE_REGRET."""
+        predicted almost as well after the other costs are fitted without it: the loss on the products that decide which
+        costs are dropped grows by at most MORE_LOSS, and the mean regret on all products except those that are only
+        reported grows by at most MORE_REGRET."""
         deciding, fitted_and_deciding = self.split.deciding, ~self.split.reported
         if len(self.models[name].numbers) < _FEWEST_WAYS:
             return dict(self.costs[name])

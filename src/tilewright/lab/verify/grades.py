@@ -2,8 +2,8 @@
 
 The tests and Grade A are those of Demmel, Li, Langou, Pereira, Gates and Rubio González, "How to grade the accuracy of
 an implementation of the BLAS" (BLIS Retreat 2024), in the form of NVIDIA's CUDALibrarySamples
-(cuBLAS/Emulation/gemm_grading). Let u be the unit roundoff of the result's dtype and f(n) = n. A grade says within
-which bound the error |C − A·B| lies:
+(cuBLAS/Emulation/gemm_grading). Let u be the unit roundoff of the result's dtype, and f(n) = n for matrices of n × n
+elements. A grade says within which bound the error |C − A·B| lies:
 
 - **A**: the error is within f(n)·u·(|A||B|), element by element;
 - **B**: the error is within f(n)·u·‖A_i‖‖B_j‖, with the norms of the element's row of A and column of B;
@@ -55,7 +55,8 @@ class Errors:
     as_ieee: bool = True
 
     def of(self, bound: str) -> float:
-        """The error relative to the norm of ``bound``, without the factor f(n)."""
+        """The largest error in units of u, relative to what the bound of grade ``bound`` contains besides f(n)·u:
+        |A||B|, ‖A_i‖‖B_j‖ or ‖A‖‖B‖."""
         return {"A": self.componentwise, "B": self.by_lines, "C": self.normwise}[bound]
 
 
@@ -140,8 +141,9 @@ class Exact:
     """A·B, |A||B| and the norms, computed once, to measure the errors of any number of results. If a product is large,
     only a sample of its elements is compared.
 
-    A float32 result is compared with a product in float64, and a float64 result with one in long double. Errors that
-    are due to the smallest number of a dtype are not counted. Products of finite operands must not overflow.
+    A float32 result is compared with a product in float64, and a float64 result with one in long double. Of each error,
+    k times the smallest positive number of the result's dtype is not counted, because rounding near zero may lose this
+    much. Products of finite operands must not overflow.
     """
 
     def __init__(self, a: np.ndarray, b: np.ndarray) -> None:

@@ -57,9 +57,9 @@ class _Flight:
 @dataclasses.dataclass
 class _Seat:
     """A place of the cluster and its state. Only an "open" place gets tiles. After an error a place is "resting" until
-    the workers are checked again, or "aside" for good. A place with an overdue tile is "late". A place whose worker is
-    lost is "gone". A "spare" place has no region in the plan, because fewer places are as fast; it gets tiles when
-    another place is lost."""
+    the workers are checked again, or "aside" until the product ends. A place with an overdue tile is "late". A place
+    whose worker is lost is "gone". A "spare" place has no region in the plan, because this place would not make the
+    product faster; it gets tiles when another place is lost."""
 
     place: RemotePlace
     state: str = "open"

@@ -37,8 +37,8 @@ def product_on_workers(
     """Compute the product now, and return it as a Dask array whose chunks stay on the workers.
 
     The product is computed in ``dtype`` and then rounded to the dtype of C. The workers keep the chunks as long as a
-    reference to the returned array exists. ``arrays`` are the operands as Dask arrays; an operand in a file that all
-    workers can read is None.
+    reference to the returned array exists. ``arrays`` are the operands as Dask arrays, with None for an operand that is
+    in a file that all workers can read.
     """
     operands = zip(product.sources, arrays, strict=True)
     a, b = (file_matrix(source) if array is None else array for source, array in operands)

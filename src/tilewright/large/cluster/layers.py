@@ -55,7 +55,7 @@ def cut_layers(k: int, kc: int, count: int) -> list[slice]:
 
 
 def share_layers(count: int, tile: int, tiles: int, workers: Mapping[str, int]) -> list[str]:
-    """Return the worker that computes each of ``count`` layers of one tile.
+    """Return a list with a worker for each of the ``count`` layers of one tile: the worker that computes the layer.
 
     ``tile`` is the number of the tile among ``tiles`` tiles. ``workers`` maps each worker to its number of threads.
     Each worker gets consecutive layers, in proportion to its threads. If there are more workers than layers, different

@@ -68,7 +68,8 @@ class TaskMemory:
     """The memory that one task may use, which is ``limit`` bytes. This limit includes the ``workspace(m, n)`` bytes
     that the kernel needs for an m×n tile.
 
-    ``sizes`` are the bytes of one element of A, of B and of C; those of A and B are for the dtypes of the chunks.
+    ``sizes`` are the bytes of one element of A, of B and of C. An element of A or B is counted in the dtype of the
+    operand's chunks.
     """
 
     limit: int
@@ -542,8 +543,8 @@ def add_product(
     """Return A·B, or ``total`` + A·B if ``total`` is not None, in a new array.
 
     ``x`` and ``y`` are the pieces of a panel of A and of a panel of B. ``kc`` is the greatest length of the parts of k
-    that the kernel sums, with which the segments were cut. ``total`` is not changed, because Dask may run the task
-    again with the same inputs.
+    that the kernel sums; the segments of k were cut with the same ``kc``. ``total`` is not changed, because Dask may
+    run the task again with the same inputs.
     """
     x, y = [np.asarray(piece) for piece in x], [np.asarray(piece) for piece in y]
     of_x.check("x", x)

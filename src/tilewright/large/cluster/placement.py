@@ -172,7 +172,7 @@ class _Hearing:
         self._looked_s = self._changed_s = time.monotonic()
 
     def silent_s(self) -> float:
-        """The seconds since the last message from any worker that begins tasks."""
+        """The seconds since the scheduler last got a message from any of the workers that can begin tasks."""
         now = time.monotonic()
         if now > self._looked_s + HEARD_S:
             heard, self._looked_s = last_heard(self._client), now

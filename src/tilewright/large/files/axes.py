@@ -168,8 +168,8 @@ def parts_of(
     that has the elements of the box.
 
     ``extents`` are the sizes of the axes that became rows, and the sizes of the axes that became columns. The rectangle
-    begins at ``first``, a row and a column, and has the shape of ``block``. Each part of ``block`` is yielded with the
-    axes of the array.
+    begins at ``first``, a row and a column, and has the shape of ``block``. Each part of ``block`` is yielded in the
+    shape of its box, with one axis for each axis of the array.
     """
     if not block.size:
         return
@@ -185,8 +185,8 @@ def parts_of(
 
 
 def merged_grain(sizes: Sequence[int], chunks: Sequence[int]) -> int:
-    """Return the number g for which every multiple of g merged rows is the beginning of whole chunks, if axes of these
-    sizes are stored in chunks of these sides.
+    """Return a number g such that every merged row whose number is a multiple of g is the first row of the chunks that
+    contain it. The merged axes have these ``sizes`` and are stored in chunks of these sides.
 
     >>> merged_grain((10, 20), (1, 5)), merged_grain((10, 20), (1, 8)), merged_grain((10, 20), (2, 5)), merged_grain((), ())
     (5, 20, 40, 1)
@@ -200,8 +200,8 @@ def merged_grain(sizes: Sequence[int], chunks: Sequence[int]) -> int:
 
 
 def chunk_sides(sizes: Sequence[int], most: int) -> tuple[int, ...]:
-    """Return the sides of chunks that contain about ``most`` consecutive merged rows. Chunks contain as many of the
-    last axes as possible as a whole.
+    """Return the sides of chunks that contain about ``most`` consecutive merged rows. Each chunk extends over the full
+    length of as many of the last axes as possible.
 
     >>> chunk_sides((5000,), 1024), chunk_sides((10, 20, 300), 1024), chunk_sides((7, 0), 1024)
     ((1024,), (1, 3, 300), (7, 1))

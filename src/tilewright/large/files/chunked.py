@@ -1,5 +1,5 @@
-"""Reads a matrix that is stored in chunks through the library of its file format, a few megabytes at a time. The
-library must decode each chunk as a whole.
+"""Reads a chunked matrix a few megabytes at a time, through the library of its file format, which must decode each
+chunk as a whole.
 """
 
 from __future__ import annotations

@@ -149,7 +149,8 @@ def move_rows(call: Literal["pread", "pwrite"], file: int, block: np.ndarray, of
 
 
 def write_through(file: int, block: np.ndarray, offset: int, pitch: int) -> None:
-    """Write rows as ``move_rows`` does, and remove each piece from the page cache as soon as it is on the disk.
+    """Write rows as ``move_rows`` does, but in pieces, each of which leaves the page cache as soon as it is on the
+    disk.
 
     If the pieces stayed in the page cache, a result as large as the memory would evict operands that are still to be
     read. Besides, a virtual machine is slow to provide pages that were unused for a while: for 2.4 GB that were written

@@ -7,8 +7,9 @@ removed. With these two system calls, the name of the result refers to a complet
 cannot exchange two names, an old file is replaced by one rename. An old directory is first renamed to ``old``; until
 the new directory is renamed too, the name of the result refers to nothing.
 
-An existing empty file or directory may be replaced without ``overwrite``. An empty file or directory is also renamed to
-``old`` first and checked afterwards, because no other process can then write to it under its old name.
+An existing empty file or directory may be replaced without ``overwrite``. If the caller did not set ``overwrite``, the
+existing entry is renamed to ``old``, and checked after this rename to be empty, because no other process can then find
+the entry by its former name and write to it.
 
 If a process was killed during the replacement, ``settle_swap`` completes or undoes the replacement. The names in the
 work directory show how far the replacement came:

@@ -303,7 +303,7 @@ def attach_zarr(path: Path, name: str | None) -> ZarrWriter:
     """Return a writer for an unfinished store that another process has begun and will finish.
 
     The writer reaches the store through the descriptor of an open directory. Because of the descriptor, a process that
-    the other processes have given up can never write into a later store with the same path.
+    the other processes no longer wait for can never write into a later store with the same path.
     """
     with os_errors(path, "written"):
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

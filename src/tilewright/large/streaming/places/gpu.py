@@ -2,8 +2,8 @@
 are multiplied.
 
 The operands may be in any memory or in files. Threads of the host copy parts of a block to page-locked chunks of
-memory, and the GPU copies the chunks without a thread of the host. No thread is needed when one stream of the GPU waits
-for another; a thread waits only for a chunk that the GPU has not copied yet.
+memory, and the GPU copies the chunks without a thread of the host. One stream of the GPU waits for another without any
+thread of the host; a thread waits only for a chunk to which or from which the GPU is still copying.
 
     threads     A to chunks │ B to chunks │ A to chunks │ …
     copy in        chunks to slot │ chunks to slot │ chunks to slot │ …

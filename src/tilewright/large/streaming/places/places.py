@@ -1,5 +1,5 @@
-"""Chooses the devices that compute a product in blocks, and determines the memory that each device may use and its
-rates. This module also defines the place of the CPU.
+"""Chooses the devices that compute a product in blocks, and determines for each device how many bytes of memory it may
+use and how fast it reads, copies and multiplies blocks. This module also defines the place of the CPU.
 
 On the CPU, blocks are read into the host's memory and multiplied there by kernels for CPUs.
 """

@@ -92,8 +92,8 @@ def result_bytes(sources: Sequence[Source], dtype: str) -> int:
 
 
 def read_rate(source: Source, dtype: str, workers: int, room: int, nbytes: int = PROBE_BYTES) -> float:
-    """Measure how many bytes a second ``workers`` threads read from a matrix, counted in the product's ``dtype``. The
-    measurement takes 0.2 s.
+    """Measure the bytes a second that ``workers`` threads read from a matrix and convert to the product's ``dtype``.
+    The measurement takes 0.2 s.
 
     Each read has ``nbytes`` bytes, or the size of one chunk of the file if chunks are larger. The measurement takes at
     most ``room`` bytes of memory.

@@ -110,8 +110,8 @@ class CachedSources:
     """Reads A and B through a cache in the host's memory, so that each block is read from its file as rarely as the cache
     allows.
 
-    The plan ``cached`` of the cache was computed in advance. ``cached`` says which loads find their block in the cache,
-    and which loads store their block there.
+    ``cached``, which was computed before the product began, says which loads find their block in the cache, and which
+    loads store their block there.
     """
 
     def __init__(self, plan: StreamPlan, cached: HostCache, sources: Mapping[str, Source]) -> None:

@@ -105,7 +105,7 @@ def choose_within(
 
 
 def word_of_choice(compute: str, result: str) -> str:
-    """Return the name of the cheapest precision whose error bound holds if blocks are multiplied in ``compute`` and C
+    """Return the name of the precision of a product whose blocks are multiplied in the format ``compute`` and whose C
     has the dtype ``result``.
 
     >>> word_of_choice("float16x1", "float32"), word_of_choice("float64", "float32"), word_of_choice("float64", "float64")

@@ -405,10 +405,10 @@ def least_elements(m: int, n: int, k: int, room: int) -> int:
     The proof follows Hong and Kung (STOC 1981) and Smith, Lowery, Langou and van de Geijn (arXiv:1702.02017), but with
     segments of equal work instead of equal I/O. The sequence of multiply-adds is cut into segments of equal size. A
     segment uses at least ``_elements_of_segment`` elements of A, B and C, and at most ``room`` of these elements are in
-    the small memory when the segment begins. An element of C that a segment adds to the small memory is either loaded,
-    or its sum begins there and is stored later. With one segment, the bound counts each element once. With many
-    segments the bound is about 2·mnk/√room + room, which is larger than the bound of Smith et al., 2·mnk/√room −
-    2·room.
+    the small memory when the segment begins. An element of C that is not in the small memory when a segment first uses
+    it is either loaded then, or its sum begins there and is stored later; in both cases one element is moved. With one
+    segment, the bound counts each element once. With many segments the bound is about 2·mnk/√room + room, which is
+    larger than the bound of Smith et al., 2·mnk/√room − 2·room.
 
     >>> least_elements(100, 100, 100, room=10**6), least_elements(1000, 1000, 1000, room=10000)
     (30000, 20010000)

@@ -149,8 +149,8 @@ class TileFlusher:
 
 @dataclass(frozen=True)
 class Product:
-    """The operands as the caller gave them, and the dtype of C. The dtype in which blocks are multiplied belongs to the
-    placement.
+    """The operands as the caller gave them, and the dtype of C. The dtype in which blocks are multiplied may differ
+    from ``dtype``, and is part of the placement.
     """
 
     a: Source

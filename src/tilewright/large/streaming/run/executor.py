@@ -178,7 +178,7 @@ def execute(
 ) -> None:
     """Run ``schedule`` in ``place``, together with the tiles that ``claim`` returns; see ``RunningSchedule``.
 
-    ``claim`` is called for a new tile when AHEAD earlier tiles are not computed yet.
+    ``claim`` is called AHEAD times at the start, and once more whenever a tile is about to begin.
     """
     execution = RunningSchedule(schedule, place, stored, failed)
     left = True

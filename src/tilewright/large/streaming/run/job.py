@@ -78,7 +78,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class RunTotals:
-    """The time and the bytes of a run. Of all ``tiles``, the number ``before`` were finished when the run began."""
+    """The time and the bytes of a run. The product has ``tiles`` tiles, of which ``before`` were finished when the run
+    began."""
 
     tiles: int
     before: int
