@@ -123,8 +123,8 @@ class MatrixCopy:
 
     @cached_property
     def parts(self) -> tuple[int, int, int]:
-        """The logarithm of the number of lanes of a warp along x, and the numbers of parts of x and of y; each part is
-        copied by one warp."""
+        """The binary logarithm of the number of a warp's lanes along x, and the numbers of parts into which the x axis
+        and the y axis are cut. Each warp copies one rectangle: one part of x by one part of y."""
         (x, y), (vx, vy) = self.extents, self.vectors
         lanes = _lanes(-(-x // vx), -(-y // vy), self.across)
         return lanes, -(-x // (vx << lanes)), -(-y // (vy * (32 >> lanes)))
@@ -190,7 +190,7 @@ def copy_of(order: Order, place: OrderedMatrix) -> MatrixCopy:
 
 def copy_steps(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]], memory_ratio: float) -> list[GpuStep]:
     """The launches of one or two copies, each with the places of the first source and target. Two copies share one
-    launch if this takes less time on a GPU with that ``memory_ratio``."""
+    launch if this takes less time on the GPU, whose memory bandwidth ``memory_ratio`` describes (``Card``)."""
     filled = [each for each in copies if each[0].elements]
     together, apart = _seconds([copy for copy, *_ in filled], memory_ratio) if len(filled) > 1 else (0, 0)
     some = [filled] if together <= apart else [[each] for each in filled]
@@ -213,7 +213,7 @@ def _step_of(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]]) -> G
 
 
 def copies_seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> float:
-    """The predicted time of copies on a GPU with that ``memory_ratio``."""
+    """The predicted time of copies on a GPU whose memory bandwidth ``memory_ratio`` describes (``Card``)."""
     return min(_seconds(copies, memory_ratio)) if copies else 0
 
 
