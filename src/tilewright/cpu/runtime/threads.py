@@ -436,7 +436,8 @@ class _TeamCall:
         self._closed = False
 
     def do(self, job: Job) -> None:
-        """Run a job unless the task is closed. A worker calls this function; no signal handler runs on workers."""
+        """Run a job, unless the call of ``Team`` has already returned. A worker calls this function; no signal handler
+        runs on workers."""
         self._begun.append(None)  # before reading _closed: ``settle`` sets _closed before it counts
         error = None
         try:

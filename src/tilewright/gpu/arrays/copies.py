@@ -150,8 +150,8 @@ class MatrixCopy:
         }
 
     def packed(self, axes: int) -> tuple[bytes, int]:
-        """The structure ``Job`` of the kernel as bytes, for a batch with this number of axes, and the number of the
-        job's blocks."""
+        """The structure ``Job`` of the kernel as bytes, for a batch with this number of axes, and how many thread
+        blocks the job takes."""
         x, y = self.extents
         (from_x, from_y), (to_x, to_y) = self.steps(self.source), self.steps(self.target)
         outer, rows = (to_x, x) if self.across else (to_y, y)
@@ -180,7 +180,8 @@ class MatrixCopy:
 
 
 def copy_of(order: Order, place: OrderedMatrix) -> MatrixCopy:
-    """The copy of all matrices of an operand for the kernel, or of its results for the caller."""
+    """The copy of all matrices of an operand, which the kernel then reads; or of all matrices of the kernel's result,
+    for the caller."""
     axes = [axis for axis in zip(order.batch, place.steps, place.used_steps, strict=True) if axis[1]]
     lengths, steps, used_steps = zip(*axes, strict=True) if axes else ((), (), ())
     if place is order.c:

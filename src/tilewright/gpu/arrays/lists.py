@@ -432,7 +432,8 @@ def scattered_launches(
 
 
 def padded_rows(rows: Sequence[int], params: Mapping[str, int]) -> int:
-    """The number of rows of all tiles, for products with these numbers of rows."""
+    """The total number of rows of products with these numbers of rows, if the rows of each product are filled up to
+    whole tiles."""
     band = params["BM"] * params.get("CLUSTER", 1)
     return sum(-(-count // band) * band for count in rows)
 

@@ -85,7 +85,7 @@ def engine_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
 
 
 def invariant_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
-    """The kernels of ``engine_on_gpu`` that compute invariant products, each of them with the same bits. Only the
+    """The kernels of ``engine_on_gpu`` that compute invariant products; all of them give the same bits. Only the
     kernels for the newest GPUs compute invariant products."""
     return of_newest([kernel for kernel in engine_on_gpu(dtype, capability) if kernel.invariant is not None])
 
