@@ -31,7 +31,7 @@ class InstructionLevel:
     """An instruction level of an architecture, with LLVM's names of the instruction sets that the level includes.
 
     ``tuned_for`` is the processor, by LLVM's name, for which LLVM chooses and orders instructions. LLVM does not use
-    the instruction sets ``without``, although the processor ``tuned_for`` has them.
+    the instruction sets ``without``, although this processor has them.
     """
 
     name: str

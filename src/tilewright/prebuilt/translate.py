@@ -115,9 +115,8 @@ class Translator:
         self._codegen = self._context.codegen()
 
     def write(self, path: Path, wanted: Iterable[Entry], *, is_for_calls: bool) -> None:
-        """Write the wanted entries to an object file ``.o``, and a list of them to a file ``.json``. With
-        ``is_for_calls`` the object has the functions that belong to no kernel, and defines the numbers that all objects
-        read."""
+        """Write the wanted entries to an object file ``.o``, and a list of them to a file ``.json``. The object for
+        calls has the functions that belong to no kernel, and defines the numbers that all objects read."""
         self._libraries: dict[int, Any] = {}
         self._wrappers = self._codegen._create_empty_module("wrappers")
         #: Names of machine code that has another name in the library, and that one.
