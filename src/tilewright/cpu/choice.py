@@ -37,11 +37,11 @@ _LARGE = (4096, 4096, 4096)
 
 
 def choose_cpu(problem: Problem, algorithm: str = "classical", operands: str = "") -> Choice[Kernel]:
-    """Return the kernel with the highest order that suits the shape, or else the one with the highest order that is for
-    every shape.
+    """Return, of the kernels that suit the shape, the one with the highest ``order``; if none suits it, the one with
+    the highest ``order`` of those that are for every shape.
 
-    ``algorithm="strassen"`` takes the kernel with the highest order that needs fewer multiplications. The error bound
-    of such a kernel is wider and holds for the norm of the result (``kernel.error_bound``).
+    With ``algorithm="strassen"``, only kernels are considered that need fewer multiplications than the classical
+    algorithm. The error bound of such a kernel is wider and holds for the norm of the result (``kernel.error_bound``).
 
     ``problem.precision`` is the guaranteed error bound of the product. With "standard" and "ieee" the error of each
     element is at most the classical bound γ_k·(|A||B|), where γ_k has the unit roundoff of the element's dtype. For

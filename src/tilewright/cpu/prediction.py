@@ -2,9 +2,9 @@
 memory.
 
 The rates for arithmetic, cache and memory (roofs) are measured on this machine (``peaks``). The traffic of each level
-of memory follows from the sizes of blocks (S3.1, S1.7). For a w × h block of C that stays in a level over all of K, w·K
-+ K·h elements are read and w·h are written, so larger blocks mean less traffic. For the five loops around a register
-tile of MR × NR, the traffic of each level is
+of memory follows from the sizes of blocks (sources S3.1 and S1.7 of docs/sources.md). For a w × h block of C that stays
+in a level over all of K, w·K + K·h elements are read and w·h are written, so larger blocks mean less traffic. For the
+five loops around a register tile of MR × NR, the traffic of each level is
 
     arithmetic   whole tiles: m and n rounded up to MR and NR
     last cache   packed B once for each block of MC rows; packed A written and read; the tiles of C once for each KC

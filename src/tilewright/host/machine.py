@@ -74,8 +74,9 @@ class Cache:
 
 
 class Rate(NamedTuple):
-    """A measured rate in the description of a machine. ``what`` is "fma" (in GFLOPS), or "triad" or "cached triad" (in
-    GB/s)."""
+    """A measured rate in the description of a machine. ``what`` is "fma", the rate of fused multiply-adds in GFLOPS; or
+    "triad" or "cached triad", the bandwidth in GB/s of out = x + 3·y over arrays in memory or in the last-level
+    cache."""
 
     what: str
     dtype: str

@@ -384,8 +384,9 @@ def lay_out_pair(
 
 
 def is_better_swapped(layout: PairLayout, swapped: PairLayout) -> bool:
-    """Return whether the second operand should provide the rows of a result that may have any strides. If the last
-    axis of the result in memory is not the last axis of the output, the cost of copying the result is added."""
+    """Return whether the second operand should provide the rows of a result that may have any strides. The two layouts
+    are compared by their costs. The cost of copying the result is added to that of a layout that stores the result with
+    another last axis than the output has."""
 
     def cost(one: PairLayout) -> float:
         last, (m, n, _, _) = one.output[-1:], one.each

@@ -13,8 +13,8 @@ REALS_PER_ELEMENT = {"float64": 1, "complex128": 2}
 
 
 class Residues(NamedTuple):
-    """A dtype whose numbers are represented by residues modulo ``moduli`` integers. A complex element has two residues
-    for each modulus: one for the real part, one for the imaginary part."""
+    """A dtype whose numbers are represented by residues; ``moduli`` is the number of moduli. A complex element has two
+    residues for each modulus: one for the real part, one for the imaginary part."""
 
     dtype: str
     moduli: int
@@ -66,9 +66,10 @@ def residue_bound(k: int, moduli: int, dtype: str = "float64") -> float:
     """Return the bound of |C - Ĉ| / (|A||B|) for each element of a product from residues. For complex numbers the
     bound holds for the real part and for the imaginary part.
 
-    With at least ``CLASSICAL`` moduli the bound is the classical bound. With fewer moduli the bound is ``_ROOM`` times
-    the relative error of rounding numbers to integers, if all numbers of a row have equal magnitude and the largest
-    possible norm.
+    With at least ``CLASSICAL`` moduli the bound is the classical bound. With fewer moduli the bound is ``_ROOM``·√n/N,
+    where n is the number of reals in a row of A and N is the norm of ``largest_norm``. In a row of norm N whose numbers
+    all have the same magnitude, this magnitude is N/√n; so √n/N is the distance of neighbouring integers relative to
+    the numbers that are rounded to integers.
 
     >>> f"{residue_bound(4096, 13):.1e}", f"{residue_bound(4096, 9):.1e}", f"{residue_bound(4096, 6):.1e}"
     ('4.5e-13', '7.7e-08', '2.8e-04')

@@ -208,9 +208,9 @@ class _CheckedFiles(caching.IndexDataCacheFile):
 class CodeCache(caching.FunctionCache):
     """Numba's cache of compiled code, with a separate index file for each dtype, source and choice of block sizes.
 
-    A single index would lose or mix up entries if two processes wrote it at once. The source in an index's name is the
-    one that was loaded, because the file on disk may have changed since. The block sizes are part of the name because a
-    tuner tries many block sizes.
+    A single index would lose or mix up entries if two processes wrote it at once. The name of an index identifies the
+    source that was loaded, because the file on disk may have changed since. The block sizes are part of the name
+    because a tuner tries many block sizes.
 
     If the cache on disk cannot be read or written, code is compiled again, and no product fails. A file of the cache
     that a crash left incomplete is written again. A failure to write the cache, such as a full disk, is reported once.

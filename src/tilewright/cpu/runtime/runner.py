@@ -233,8 +233,8 @@ def grid(m: int, n: int, threads: int) -> tuple[int, int]:
 
 
 class Composer(Team):
-    """The functions that a composed kernel calls, for products by its base kernel and for additions, all on the same
-    threads."""
+    """The functions that a composed kernel calls. Such a kernel, for example Strassen's algorithm, consists of products
+    by a base kernel and of additions, all on the same threads."""
 
     def __init__(self, threads: int, base: Product) -> None:
         super().__init__(threads)

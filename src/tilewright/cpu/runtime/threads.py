@@ -52,11 +52,11 @@ class Standby(Protocol):
     """The functions by which workers wait without the GIL, each at its own mailbox."""
 
     def called(self, mailbox: np.ndarray) -> int:
-        """Return the number of times that Python has called the mailbox's worker back."""
+        """Return how many times ``call_back`` has been called for the mailbox."""
 
     def stand_by(self, mailbox: np.ndarray, called: int, awake: bool) -> None:
-        """Run the calls that are posted in the mailbox, until Python has called the worker back more than ``called``
-        times. With ``awake`` the worker polls for a while before it sleeps. If threads cannot sleep in machine code,
+        """Run the calls that are posted in the mailbox, until ``call_back`` has been called more than ``called`` times
+        for it. With ``awake`` the worker polls for a while before it sleeps. If threads cannot sleep in machine code,
         ``stand_by`` returns when no call was posted for a while."""
 
     def call_back(self, mailbox: np.ndarray) -> None:
@@ -436,7 +436,8 @@ class _TeamCall:
         self._closed = False
 
     def do(self, job: Job) -> None:
-        """Run a job unless the task is closed. A worker calls this function; no signal handler runs on workers."""
+        """Run a job, unless the call of ``Team`` has already returned. A worker calls this function; no signal handler
+        runs on workers."""
         self._begun.append(None)  # before reading _closed: ``settle`` sets _closed before it counts
         error = None
         try:
@@ -482,8 +483,8 @@ class _TeamCall:
             self.give(worker, self._shared)
 
     def wait(self, count: int) -> None:
-        """Wait until ``count`` jobs have ended. The ended jobs are counted in their list, because an interrupt may
-        swallow a ring of the bell."""
+        """Wait until ``count`` jobs have ended. The ended jobs are counted in their list, because an interrupt may lose
+        an item of ``_bell``, the queue that wakes this thread when a job has ended."""
         while len(self._ended) < count:
             self._bell.get()
 

@@ -145,9 +145,9 @@ def gpu_plan(
     splits: bool = False,
     precision: str | float = "standard",
 ) -> GpuPlan:
-    """The plan of a product on a GPU, with an epilogue of this ``form``. The plan has the way of the engine's kernels
-    that is predicted to be the fastest, including copies. If there is no such way, the plan has the highest rung of the
-    ladder that multiplies the dtype.
+    """The plan of a product on a GPU, with an epilogue of this ``form``. The plan uses the kernel of the engine, with
+    its parameters, for which the least total time is predicted, copies included. If no kernel of the engine can compute
+    the product, the plan uses the highest rung of the ladder that multiplies the dtype.
 
     The dtype is the first of ``computes`` that has a kernel for the shape, or the fastest one if ``precision`` allows
     it. With ``splits`` float32 operands may be split into float16, and float64 and complex128 operands may be converted
@@ -259,8 +259,8 @@ class _Tries(NamedTuple):
 
 
 class _TriesOfKind(NamedTuple):
-    """What is tried for products of a kind. ``compared`` has the pairs of copies whose bytes must be compared first,
-    and ``tries`` has what is tried for each combination of results."""
+    """What is tried for products of a kind. ``compared`` has pairs of sets of copies; of each pair it must first be
+    found which set copies fewer bytes. ``tries`` has what is tried for each combination of these answers."""
 
     compared: list[tuple[Copied, Copied]]
     tries: dict[tuple[bool, ...], _Tries]

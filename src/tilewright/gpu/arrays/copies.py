@@ -123,8 +123,8 @@ class MatrixCopy:
 
     @cached_property
     def parts(self) -> tuple[int, int, int]:
-        """The logarithm of the number of lanes of a warp along x, and the numbers of parts of x and of y; each part is
-        copied by one warp."""
+        """The binary logarithm of the number of a warp's lanes along x, and the numbers of parts into which the x axis
+        and the y axis are cut. Each warp copies one rectangle: one part of x by one part of y."""
         (x, y), (vx, vy) = self.extents, self.vectors
         lanes = _lanes(-(-x // vx), -(-y // vy), self.across)
         return lanes, -(-x // (vx << lanes)), -(-y // (vy * (32 >> lanes)))
@@ -150,8 +150,8 @@ class MatrixCopy:
         }
 
     def packed(self, axes: int) -> tuple[bytes, int]:
-        """The structure ``Job`` of the kernel as bytes, for a batch with this number of axes, and the number of the
-        job's blocks."""
+        """The structure ``Job`` of the kernel as bytes, for a batch with this number of axes, and how many thread
+        blocks the job takes."""
         x, y = self.extents
         (from_x, from_y), (to_x, to_y) = self.steps(self.source), self.steps(self.target)
         outer, rows = (to_x, x) if self.across else (to_y, y)
@@ -180,7 +180,8 @@ class MatrixCopy:
 
 
 def copy_of(order: Order, place: OrderedMatrix) -> MatrixCopy:
-    """The copy of all matrices of an operand for the kernel, or of its results for the caller."""
+    """The copy of all matrices of an operand, which the kernel then reads; or of all matrices of the kernel's result,
+    for the caller."""
     axes = [axis for axis in zip(order.batch, place.steps, place.used_steps, strict=True) if axis[1]]
     lengths, steps, used_steps = zip(*axes, strict=True) if axes else ((), (), ())
     if place is order.c:
@@ -190,7 +191,7 @@ def copy_of(order: Order, place: OrderedMatrix) -> MatrixCopy:
 
 def copy_steps(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]], memory_ratio: float) -> list[GpuStep]:
     """The launches of one or two copies, each with the places of the first source and target. Two copies share one
-    launch if this takes less time on a GPU with that ``memory_ratio``."""
+    launch if this takes less time on the GPU, whose memory bandwidth ``memory_ratio`` describes (``Card``)."""
     filled = [each for each in copies if each[0].elements]
     together, apart = _seconds([copy for copy, *_ in filled], memory_ratio) if len(filled) > 1 else (0, 0)
     some = [filled] if together <= apart else [[each] for each in filled]
@@ -213,7 +214,7 @@ def _step_of(copies: Sequence[tuple[MatrixCopy, BufferPlace, BufferPlace]]) -> G
 
 
 def copies_seconds(copies: Sequence[MatrixCopy], memory_ratio: float) -> float:
-    """The predicted time of copies on a GPU with that ``memory_ratio``."""
+    """The predicted time of copies on a GPU whose memory bandwidth ``memory_ratio`` describes (``Card``)."""
     return min(_seconds(copies, memory_ratio)) if copies else 0
 
 

@@ -434,7 +434,7 @@ def pieces_of(
 
 
 class TorchFunctions:
-    """Functions that read keys of tensors and streams, and allocate tensors."""
+    """Functions that read the keys of tensors, find the current stream, and allocate tensors."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

@@ -3,8 +3,8 @@
 - batch: the matrices have the same shape and are equally spaced in memory;
 - ragged: the matrices differ in their number of rows and follow one another in memory, as after a split of a tensor;
 - listed: the matrices have any addresses and shapes; kernels that take lists multiply them (``gpu/kernels/lists.cuh``);
-- scattered: the matrices have any addresses and differ only in their number of rows; kernels that read boxes multiply
-  them.
+- scattered: the matrices have any addresses and differ only in their number of rows; kernels whose operands are tensor
+  maps multiply them.
 
 The pairs of all other lists are multiplied one by one, and so are the pairs of lists for which this is predicted to be
 faster. The way in which a list was multiplied is remembered for similar lists (``repeated``).
@@ -393,7 +393,8 @@ def scattered_launches(
     gpu: Device, engine: Sequence[CudaKernel], a: Sequence[Matrix], b: Sequence[Matrix]
 ) -> tuple[float, SubmitBoxes] | None:
     """The launches of these products, whose results follow one another without gaps, and their predicted time. Returns
-    None if the matrices differ in more than the rows of A, or if no kernel with boxes takes them."""
+    None if the matrices differ in more than the rows of A, or if no kernel whose operands are tensor maps takes
+    them."""
     filled, y = [x for x in a if x.rows], b[0]
     if not filled or any(each[1:] != filled[0][1:] for each in filled) or any(each != y for each in b):
         return None
@@ -431,7 +432,8 @@ def scattered_launches(
 
 
 def padded_rows(rows: Sequence[int], params: Mapping[str, int]) -> int:
-    """The number of rows of all tiles, for products with these numbers of rows."""
+    """The total number of rows of products with these numbers of rows, if the rows of each product are filled up to
+    whole tiles."""
     band = params["BM"] * params.get("CLUSTER", 1)
     return sum(-(-count // band) * band for count in rows)
 

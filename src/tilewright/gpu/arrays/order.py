@@ -92,7 +92,8 @@ Copied = frozenset[str]
 
 
 class Arrangement(NamedTuple):
-    """A description from which an order of operands is made: which of P, Q and C are ``copied``, and for which layouts.
+    """A description from which an order of operands is made: which of P, Q and C are ``copied``, and which ``layouts``
+    the kernel requires of the copies.
 
     ``stored`` is the dtype that the kernel stores. ``sums`` is the dtype of sums that the kernel leaves to another
     kernel. Products with the same ``Operands.kind`` have the same arrangements."""

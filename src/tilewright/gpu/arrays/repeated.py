@@ -80,8 +80,8 @@ def _reader(interface: ExchangeInterface, known: dict[bytes, Any], otherwise: Ca
 
 
 class ExchangedProduct(NamedTuple):
-    """A product that C computes: the fields that C reads, in this order: the program of a ``Replay``, functions that
-    allocate the result and the workspace, and one that raises the error of a status."""
+    """A product that the C front computes. The C front reads the fields in this order: the program of a ``Replay``,
+    functions that allocate the result and the workspace, and a function that raises the error of a status."""
 
     program: bytes
     result: Callable[[], Any]
@@ -90,8 +90,8 @@ class ExchangedProduct(NamedTuple):
 
 
 class ExchangedProducts:
-    """The products that C computes by ``product(a, b)``. Products that C does not know are computed by
-    ``otherwise(*args)``."""
+    """The products that the C front computes by ``product(a, b)``. Products that the C front does not know are computed
+    by ``otherwise(*args)``."""
 
     #: The most products that are known at once.
     MOST = 1024
@@ -102,8 +102,8 @@ class ExchangedProducts:
         self._key, self.product = reader.key, reader.product
 
     def learn(self, arrays: tuple[Any, Any], views: tuple[GpuArray, GpuArray], product: ExchangedProduct) -> None:
-        """Let C compute products of arrays like ``arrays``, if C reads the same properties of these arrays as
-        Python."""
+        """Let the C front compute products of arrays like ``arrays``, if it reads the same properties of these arrays
+        as Python."""
         found = self._key(*arrays)
         if found is None:
             return
@@ -131,7 +131,7 @@ def _is_key_of(key: bytes, views: tuple[GpuArray, GpuArray]) -> bool:
 
 
 class ListReader:
-    """Reads two lists of matrices in C."""
+    """Reads two lists of matrices by the C front."""
 
     def __init__(self, interface: ExchangeInterface) -> None:
         #: ``read(a, b)``: the addresses of all matrices of a, then of b, as words, followed by a key of everything else; or
@@ -139,7 +139,7 @@ class ListReader:
         self.read: Callable[[Any, Any], bytes | None] = _reader(interface, {}, None).read
 
     def agrees(self, data: bytes, views: Sequence[GpuArray]) -> bool:
-        """Whether ``read`` in C gives the same properties of the matrices as Python."""
+        """Whether ``read``, a function of the C front, gives the same properties of the matrices as Python."""
         words = np.frombuffer(data, np.int64)
         found = words[len(views) :].reshape(len(views), _MATRIX_WORDS)
         expected = [(_CUDA | x.device << 32, *x.shape, *x.strides) for x in views]

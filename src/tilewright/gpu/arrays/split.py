@@ -64,8 +64,9 @@ def split_of(
 
 
 def split_seconds(order: Order, compute: str, card: Card, *, gram: bool, triangle: bool) -> float:
-    """The predicted time of the launches other than the product, if nothing is flagged: the launches that split the
-    operands, compute C from its residues, and look for flagged parts."""
+    """The predicted time of all launches except the multiplication itself: the launches that split the operands,
+    compute C from its residues, and look for parts of C that are flagged as too inaccurate. The time holds if no part
+    is flagged."""
     product, memory_ratio = split_of(order, compute, gram=gram, triangle=triangle), card.memory_ratio
     if isinstance(product, ResidueProduct):
         planes, size = product.a.planes, itemsize_of(product.c.dtype)

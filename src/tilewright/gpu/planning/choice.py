@@ -2,8 +2,8 @@
 
 ``gpu.arrays.choose`` compares the predicted times of the engine's kernels. Blocks of products larger than a memory are
 also multiplied by rungs of the ladder, because rungs can add to C in any order of k (``choose_gpu``). This module names
-no kernel: each kernel declares its dtypes and the shapes that suit it. The suitable kernel with the highest ``order``
-is taken. ``tilewright tune`` stores the best parameters that it found for a GPU in the user's cache.
+no kernel: each kernel declares its dtypes and the shapes that suit it. Among the rungs, the suitable one with the
+highest ``order`` is taken. ``tilewright tune`` stores the best parameters that it found for a GPU in the user's cache.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def engine_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
 
 
 def invariant_on_gpu(dtype: str, capability: str) -> tuple[CudaKernel, ...]:
-    """The kernels of ``engine_on_gpu`` that compute invariant products, each of them with the same bits. Only the
+    """The kernels of ``engine_on_gpu`` that compute invariant products; all of them give the same bits. Only the
     kernels for the newest GPUs compute invariant products."""
     return of_newest([kernel for kernel in engine_on_gpu(dtype, capability) if kernel.invariant is not None])
 
@@ -148,8 +148,9 @@ def _rungs_with_pointers() -> list[CudaKernel]:
 
 
 def best_params(kernel: CudaKernel, gpu: str, dtype: str, shape: Shape) -> dict[str, Any] | None:
-    """The parameters that ``tilewright tune`` stored for exactly this source and a GPU of this name. The stored sizes
-    must be within a factor of √2 of the same powers of two. None if there are none."""
+    """The parameters that ``tilewright tune`` stored for exactly this source and a GPU of this name. Parameters are
+    stored for sizes whose m, n and k round to the same powers of two as those of ``shape``. Returns None if no
+    parameters were stored."""
     file = tuned_file(kernel.source_hash, gpu, dtype, shape)
     return None if file.is_absent else file.read_as(lambda stored: kernel.checked(stored["params"]))
 
@@ -161,7 +162,8 @@ def tuned_card(card: Card) -> Card:
 
 
 def tuned_file(source_hash: str, gpu: str, dtype: str, shape: Shape) -> CacheFile:
-    """The file of tuned parameters for the size (m, n, k) and similar sizes."""
+    """The file of tuned parameters for the size (m, n, k), and for all sizes whose m, n and k round to the same powers
+    of two."""
     m, n, k = (round(math.log2(max(1, size))) for size in shape)
     return _file_of(source_hash, gpu, dtype, m, n, k)
 

@@ -2,8 +2,8 @@
 
 A value is a number, or a column with one number for each set of parameters. All numbers are float64, in which integers
 below 2^53 are exact, and so are quotients of such integers, rounded down or up. Expressions that contain only *fixed*
-names are computed once. All other expressions are computed for each shape by the C front (``native/columns.c``), or by
-NumPy with the same bits.
+names, whose values are the same for many shapes, are computed once. All other expressions are computed for each shape
+by the C front (``native/columns.c``), or by NumPy with the same bits.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def staged(
     steps: Mapping[str, Expression], fixed: Collection[str], others: Collection[str], columns: Collection[str]
 ) -> Staged:
     """A program of expressions, each of which may use the results of earlier expressions; the result of the program is
-    the value of the last expression. Of the names ``fixed`` and ``others``, the values of those in ``columns`` are
-    columns.
+    the value of the last expression. The names that occur in the expressions are ``fixed`` and ``others``; those that
+    are also in ``columns`` have columns as values, and all others have numbers.
 
     >>> steps = {"area": Expression.parse("m * n", ["m", "n"]), "twice": Expression.parse("2 * B * area", ["B", "area"])}
     >>> program = staged(steps, ["B"], ["m", "n"], ["B"])
@@ -202,7 +202,7 @@ class _Code:
         self.known = {value.name: self._numbered(value) for value in names}
 
     def value(self, node: ast.expr) -> int:
-        """The number of the value of a checked expression."""
+        """The index in ``values`` of the value of an expression that was checked before."""
         match node:
             case ast.Constant(value=number):
                 return self._numbered(_Node(constant=float(number)))  # type: ignore[arg-type]

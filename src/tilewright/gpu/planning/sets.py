@@ -109,8 +109,9 @@ class Sets:
     def seconds(self, index: Index, *, cut: bool = False, **varied: Any) -> Column:
         """The predicted times for each of these sets.
 
-        ``varied`` has the values of all other names of TIMED except ``lines``. The value of ``blocks`` is a column.
-        With ``cut``, the values of parts, part, out_size and c_down are columns, too."""
+        ``varied`` has the values of those names of TIMED that are not in LAYOUT, except ``lines``, which this method
+        computes. The value of ``blocks`` is a column. With ``cut`` (k is cut into parts), the values of ``parts``,
+        ``part``, ``out_size`` and ``c_down`` are columns, too."""
         lines = varied["a_start"] == varied["b_start"] == 128
         try:
             return (self._cut_times if cut else self._times)(index, lines=lines, **varied)

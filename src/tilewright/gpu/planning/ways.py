@@ -248,7 +248,7 @@ def _sets_of(kernel: CudaKernel, product: EngineShape, card: Card) -> Sets:
 
 
 def part_steps(kernel: CudaKernel, params: Mapping[str, int], dtype: str, k: int, parts: int) -> int:
-    """The number of steps of each part of k; the last part may be shorter.
+    """The number of steps of the kernel's loop for each part of k; the last part may be shorter.
 
     >>> from tilewright.kernels.catalog import cuda_engine
     >>> part_steps(cuda_engine()["cuda/hopper"], {}, "bfloat16", 640, 3)

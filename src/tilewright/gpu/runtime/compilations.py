@@ -186,7 +186,8 @@ def difference(cubin: bytes, base: bytes) -> bytes:
 
 
 def dictionary(binaries: bytes) -> zstandard.ZstdCompressionDict:
-    """The dictionary with which the kernels of a file are compressed, made from its cubins."""
+    """The dictionary with which the kernels of a source file are compressed. It is made from ``binaries``, cubins of
+    that file."""
     import zstandard
 
     return zstandard.ZstdCompressionDict(binaries, dict_type=zstandard.DICT_TYPE_RAWCONTENT)

@@ -346,8 +346,8 @@ class Groups(NamedTuple):
         return {"GROUPED": "OF_K" if self.of_k else "OF_ROWS"}
 
     def most_bands(self, rows: int, band: int) -> int:
-        """The largest possible number of bands of ``band`` rows. The groups, and the rows after the last group, have
-        ``rows`` rows in all."""
+        """The largest possible number of bands of at most ``band`` rows, if no band has rows of two groups. The groups,
+        and the rows after the last group, have ``rows`` rows in all."""
         return rows // band + min(self.number + 1, rows)
 
 

@@ -219,7 +219,7 @@ class Compiled:
 
     ``lowered`` maps the C++ names that were requested to their names in the binary. ``entries`` are the names of the
     kernels in the binary, in the order of the source. ``waits`` says whether the kernels themselves wait until the
-    launch before them has ended, so that they may be started before its end."""
+    launch before them has ended, so that they may be started before that launch has ended."""
 
     name: str
     arch: str
@@ -391,8 +391,8 @@ _Result = tuple[str, bytes, str, dict[str, str]]
 @dataclass(frozen=True)
 class _Job:
     """What is compiled, and how. ``folders`` are searched for included files. With ``lines``, the PTX contains the
-    source lines, which are most of its text, and the names that nvcc gives. With ``on_device``, functions without a
-    marker are compiled for the GPU."""
+    source lines, which are most of its text, and the source can use the names that nvcc defines without an include.
+    With ``on_device``, functions without a marker are compiled for the GPU."""
 
     name: str
     arch: str

@@ -64,8 +64,8 @@ class ResidueOperand(Lines):
 
     @property
     def pitch(self) -> int:
-        """The bytes from one row of a plane to the next. The number is a multiple of a cache line, because boxes are
-        read in whole cache lines."""
+        """The bytes from one row of a plane to the next. The number is a multiple of a cache line, because the copy
+        engine reads a plane in whole cache lines."""
         return _up(self.k, 128)
 
     @property
@@ -75,7 +75,7 @@ class ResidueOperand(Lines):
 
     @property
     def sampled(self) -> int:
-        """The bytes of each row of A or column of B that are sampled."""
+        """How many bytes of sampled magnitudes there are for each row of A or column of B."""
         return -(-self.k // (128 * self.sampled_one_in)) * 128
 
     @property
@@ -96,7 +96,7 @@ class ResidueOperand(Lines):
 
     @property
     def parts(self) -> int:
-        """The number of parts of k that separate thread blocks search."""
+        """The number of parts into which k is cut, so that separate thread blocks compute the norms of each part."""
         return -(-self.k * self.each // _NORM_STEP)
 
     @property
@@ -111,7 +111,7 @@ class ResidueOperand(Lines):
 
     @property
     def finding_blocks(self) -> int:
-        """The number of thread blocks that search the rows of A or columns of B."""
+        """The number of thread blocks that compute the norms of the rows of A or columns of B."""
         return -(-self.lines * self.each // _LINES) * self.parts
 
     @property

@@ -138,7 +138,7 @@ class SplitOperand(Lines):
 
     @cached_property
     def blocks(self) -> int:
-        """The number of thread blocks that split each row of A or column of B."""
+        """The number of thread blocks that share the work of splitting one row of A or one column of B."""
         return min(
             _MOST_OF_LONG if self.k > _LONG_LINES else _MOST_PARTS, 1 << max(0, (self.k // 128).bit_length() - 1)
         )

@@ -101,7 +101,8 @@ class GpuStep(NamedTuple):
     places: tuple[BufferPlace, ...]
 
     def moved(self, buffers: Sequence[BufferPlace]) -> GpuStep:
-        """The same step, but with its first buffers beginning at the given places."""
+        """The same step, moved: the buffers with the numbers 0, 1, … now begin at the places ``buffers``. Buffers with
+        higher numbers than ``buffers`` has are unchanged."""
         last = len(buffers)
         places = (buffers[at.buffer].after(at.offset) if at.buffer < last else at for at in self.places)
         return GpuStep(self.launch, tuple(places))
