@@ -323,8 +323,8 @@ def gpu_predicted(*names: str) -> str:
                 near.append(abs(line["predicted_s"] / measured - 1))
     within = {share: sum(x <= share for x in near) for share in (0.1, 0.15, 0.25)}
     return (
-        f"{len(near)} of the measured products take clearly longer on the GPU than a call takes in Python. "
-        f"{predictions(within)}."
+        f"{len(near)} of the measured products take clearly longer on the GPU than a call takes in Python, so that "
+        f"their measured time is that of the GPU. {predictions(within)}."
     )
 
 
@@ -332,8 +332,8 @@ def predictions(within: dict[float, int]) -> str:
     """How many predicted times are as near as that to the measured ones, as a sentence."""
     texts = [f"by at most {share:.0%} for {count} products" for share, count in within.items()]
     return (
-        f"Among the products that take longer on the GPU than in Python, the predicted time differs from the measured "
-        f"time {', '.join(texts[:-1])}, and {texts[-1]}"
+        f"For these products, the predicted time differs from the measured time {', '.join(texts[:-1])}, "
+        f"and {texts[-1]}"
     )
 
 
@@ -347,7 +347,8 @@ def gpu_held_out(name: str) -> str:
     mean = exp(sum(map(log, ratios)) / len(ratios))
     return (
         f"{len(lines)} products of random shapes and all dtypes were measured. {len(errors)} of these products take "
-        f"clearly longer on the GPU than a call takes in Python. {predictions(within)}. `torch.matmul` supports "
+        f"clearly longer on the GPU than a call takes in Python, so that their measured time is that of the GPU. "
+        f"{predictions(within)}. `torch.matmul` supports "
         f"{len(ratios)} of the random products: the geometric mean of R is {mean:.2f}, and R is between "
         f"{min(ratios):.2f} and {max(ratios):.2f}.\n\nMeasured on {known['gpu']}. Record: {linked(name)}, made by "
         f"`{command(known)}`."
