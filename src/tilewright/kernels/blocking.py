@@ -44,9 +44,9 @@ class Blocking:
     """A tile of ``mr`` rows by ``nv`` vectors, the number of steps by which its loop is unrolled (``unroll``), and the
     sizes of its blocks.
 
-    ``kc`` is the number of steps of k for elements of 4 bytes or less. ``kc_of_8_bytes``, which is at most ``kc``, is
-    the number of steps of k for larger elements. A block of A may take ``block_bytes`` bytes and a panel of B
-    ``panel_bytes`` bytes: MC and NC follow from ``block_bytes`` and ``panel_bytes``.
+    ``kc`` is the number of steps of k in a block, for elements of 4 bytes or less. ``kc_of_8_bytes``, which is at most
+    ``kc``, is the number of steps of k for larger elements. A block of A may take ``block_bytes`` bytes and a panel of
+    B ``panel_bytes`` bytes: MC and NC follow from ``block_bytes`` and ``panel_bytes``.
     """
 
     vector_bits: int
@@ -77,7 +77,7 @@ class Blocking:
         return {"mr": self.mr, "nv": self.nv, "unroll": self.unroll, **steps, "mc": mc, "nc": nc}
 
     def sound(self, here: Machine) -> bool:
-        """Return whether code compiled for this blocking is correct, and whether its blocks fit the registers and
+        """Return True if code compiled for this blocking is correct, and its tile and blocks fit the registers and
         caches of a machine."""
         if not all(type(value) is int and value > 0 for value in astuple(self)):
             return False
@@ -154,8 +154,8 @@ def in_force() -> Blocking:
 
 
 def has_analytic_tile() -> bool:
-    """Return whether this process uses the computed tile. The built machine code has the computed tile, on every
-    machine with these registers."""
+    """Return whether this process uses the computed tile. Machine code that was built in advance has the tile that is
+    computed for machines with these registers, so a process with another tile cannot use it."""
     tiles = [(x.vector_bits, x.mr, x.nv, x.unroll) for x in (in_force(), analytic(machine()))]
     return tiles[0] == tiles[1]
 
@@ -176,7 +176,7 @@ def use_candidate(candidate: Blocking) -> Iterator[None]:
 @dataclass(frozen=True)
 class StoredBlocking:
     """A blocking that a search stored on this machine. ``found`` says what the search measured: kernel, dtype, shape,
-    threads, and how many times as fast the blocking is (``ratio``)."""
+    threads, and the speed with this blocking divided by the speed with the computed one (``ratio``)."""
 
     blocking: Blocking
     found: dict[str, Any]

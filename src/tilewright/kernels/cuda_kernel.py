@@ -356,8 +356,8 @@ class CudaKernel:
         return {operand: Expressions(sides) for operand, sides in self.boxes.items()}
 
     def step_of_k(self, itemsize: int, params: Mapping[str, int]) -> int:
-        """Return the number of elements of k of which the parts of a long k are multiples; 0 if the kernel does not
-        split k."""
+        """Return the number that divides the length of each part into which the kernel splits a long k; 0 if the kernel
+        does not split k."""
         return 0 if self.step is None else self.step(**params, **{LINE: 128 // itemsize})
 
     def triangle_blocks(self, params: Mapping[str, int], m: int, k: int) -> int:
@@ -366,8 +366,8 @@ class CudaKernel:
         return 0 if self.triangle is None else self.triangle(m=m, n=m, k=k, **params)
 
     def shared_to_finish(self, params: Mapping[str, int], vectors: int) -> int:
-        """Return the bytes of shared memory that the kernel needs in addition to ``shared``, for an epilogue with this
-        number of vectors that have one number for each column.
+        """Return the bytes of shared memory that the kernel needs in addition to ``shared``, for an epilogue that reads
+        this number of vectors, each with one number for each column of C.
         """
         return 0 if self.finishes is None else vectors * self.finishes(**params)
 

@@ -97,8 +97,8 @@ class Kernel:
     suits : function or None
         A function of m, n, k that returns whether the kernel is meant for this shape.
     for_many : tuple of str and function, or None
-        The name of another kernel with the same bits, and a function of m, n, k, threads and itemsize that returns
-        whether to use it instead of this one.
+        The name of another kernel whose results have the same bits, and a function of m, n, k, threads and itemsize
+        that returns whether to use it instead of this one.
     adds : bool
         Whether the kernel can add the product to C.
     triangle : bool

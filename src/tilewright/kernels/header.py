@@ -78,8 +78,8 @@ instead of a pointer. The tensor map has three dimensions, of which the third co
 swizzles of 128 bytes, and reads zeros beyond the edges. Rows of the operand must be a multiple of 16 bytes long, and
 not empty; matrices of other shapes are refused. A ``persistent`` kernel gets at most one block for each multiprocessor,
 or PER_SM blocks if it has this parameter. The blocks form whole clusters; a cluster has CLUSTER · BESIDE · SPLIT · NEAR
-blocks, which are parameters, too. The engine's kernels with ``boxes`` or ``strides`` take further arguments, which
-``gpu.runtime.engine_product`` describes.
+blocks, and these four factors are parameters, too. The engine's kernels with ``boxes`` or ``strides`` take further
+arguments, which ``gpu.runtime.engine_product`` describes.
 
 Expressions for times may use the following names. ``part`` is the number of elements of k in each of the ``parts`` of
 k. ``size`` and ``out_size`` are the bytes of an element that is read and of one that is stored. ``blocks`` is the

@@ -1,7 +1,7 @@
 """Records of how accurate products are, as plain data: JSON Lines that ``benchmarks/record_accuracy.py`` writes.
 
-The first line of a file says where the products were measured. Each further line of a file is one product, or the grade
-of a path; a path is a way to compute a product.
+The first line of a file says where the products were measured. Each further line of a file is one product, or the
+accuracy grade of a path; a path is a way to compute a product.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class MeasuredAccuracy:
     norms of the element's row and column, and ``normwise`` relative to the norms of A and B. ``rms`` is the root mean
     square error divided by the root mean square of A·B. ``as_ieee`` says whether infinities and NaN are in the same
     elements as in IEEE arithmetic. ``over_promise`` is the largest error divided by the bound that the path promises,
-    or None if it promises none. ``parts`` is the number of parts into which C is divided, and ``flagged`` the number of
-    parts that were computed from the original operands.
+    or None if it promises none. ``parts`` is the number of parts into which a GPU divides C, and ``flagged`` the number
+    of these parts that it computed from the original operands instead of split operands or residues.
     """
 
     path: str
@@ -69,8 +69,8 @@ class MeasuredAccuracy:
 
     @property
     def binades(self) -> int | None:
-        """The number of binades over which a row of A and a column of B extend along k, if the distribution is a graded
-        one.
+        """The number of binades (powers of two) that the magnitudes in a row of A and in a column of B span along k;
+        None unless the distribution is a graded one.
 
         >>> fields = dict.fromkeys(("componentwise", "by_lines", "normwise", "rms"), 1.0)
         >>> MeasuredAccuracy("a", "float32", "graded:60", 8, 8, 8, as_ieee=True, **fields).binades
@@ -84,7 +84,8 @@ class MeasuredAccuracy:
 class AccuracyGrade:
     """The accuracy grade (A, B or C) of one way of computing products, found from products of ``sizes``.
 
-    ``over`` has for each of the bounds of the grades A, B and C the largest ratio of an error to that bound.
+    Each of the grades A, B and C sets a bound for errors. ``over`` has, for each of these bounds, the largest measured
+    error divided by the bound.
     """
 
     path: str

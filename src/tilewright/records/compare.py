@@ -11,9 +11,9 @@ the two sets of times must not overlap, and the ratio of their medians must exce
 largest sample over its smallest.
 
 On a busy machine, other programs can slow down a library on several threads so much that R, the reference's time
-divided by the kernel's, says nothing about the kernel. Two signs of a busy machine make a verdict UNCLEAR. One sign is
-that a library took longer on more threads than on fewer (``starved``, which the bench writes into the record). The
-other sign of a busy machine is that samples scatter so widely that their median means nothing.
+divided by the kernel's, says nothing about the kernel. Either of two signs of a busy machine makes a verdict UNCLEAR.
+One sign is that a library took longer on more threads than on fewer (``starved``, which the bench writes into the
+record). The other sign of a busy machine is that samples scatter so widely that their median means nothing.
 """
 
 from __future__ import annotations

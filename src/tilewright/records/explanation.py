@@ -92,7 +92,8 @@ class Access:
 
 @dataclass(frozen=True)
 class Formula:
-    """A count from a formula of one of the sources, together with the microscope's count of the same.
+    """A count by a formula from the papers and manuals in docs/sources.md, together with the microscope's count of the
+    same events.
 
     ``row`` names the formula's row in docs/sources.md, for example "S0.3". ``value`` is None if the formula does not
     apply to this kernel.

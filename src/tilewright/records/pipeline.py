@@ -57,8 +57,8 @@ class BarrierEvent:
     still lacks.
 
     ``what`` is "init", "wait" (the phase is not complete), "arrive", "expect" (an arrival that announces bytes),
-    "bytes", or "pass" (a wait that returned). ``amount`` is a count of arrivals or a number of bytes, or for waits the
-    parity.
+    "bytes", or "pass" (a wait that returned). ``amount`` is a number of arrivals or of bytes; for waits it is the
+    parity of the phase.
     """
 
     what: str

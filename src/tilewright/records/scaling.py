@@ -49,17 +49,18 @@ class ScalingPoint:
     """A product on ``workers`` workers, of which the plan uses ``used``. Each used worker has a part of C; ``parts``
     are the numbers of parts into which the rows and the columns of C are divided.
 
-    ``rates`` has the rates of one worker: ``flops``, ``link_bytes`` a second in each direction, ``latency_s`` of each
-    load or store, and ``memory`` bytes for blocks. ``rates`` also has rates of the whole cluster: ``storage_bytes`` a
-    second of shared storage if the operands are not at the workers, or ``storage_each_bytes`` if the rate of storage
-    grows with the number of workers; ``task_s`` and ``message_s`` of the scheduler; and ``start_s``. ``total_s`` was
-    simulated; ``predicted_s`` is the time that the plan's simpler model predicts. ``efficiency`` is the number of
-    operations of the product, divided by the number that all ``workers`` could do in ``total_s``. The numbers of bytes
-    are sums over all workers. ``moved_bytes`` are moved into and out of the memories where blocks are multiplied,
-    ``least_bytes`` is the fewest that any order of the tiles moves, and ``received_bytes`` are received from storage or
-    other workers. ``shares`` has for each activity in SPENT the fraction of the used workers' time that it takes. In a
-    series of weak scaling, the product grows with the number of workers; ``grown_from`` is the shape with which the
-    series begins.
+    ``rates`` has figures of one worker: the operations a second (``flops``), the bytes a second of its link in each
+    direction (``link_bytes``), the latency of each load or store (``latency_s``), and the bytes of memory for blocks
+    (``memory``). ``rates`` also has figures of the whole cluster. If the operands are in storage, ``storage_bytes`` is
+    the rate of the storage in bytes a second, or ``storage_each_bytes`` its rate for each worker if it grows with the
+    number of workers. The scheduler needs ``task_s`` seconds for each tile, a message takes ``message_s``, and workers
+    are ready at ``start_s``. ``total_s`` was simulated; ``predicted_s`` is the time that the plan's simpler model
+    predicts. ``efficiency`` is the number of operations of the product, divided by the number that all ``workers``
+    could do in ``total_s``. The numbers of bytes are sums over all workers. ``moved_bytes`` are moved into and out of
+    the memories where blocks are multiplied, ``least_bytes`` is the fewest that any order of the tiles moves, and
+    ``received_bytes`` are received from storage or other workers. ``shares`` has for each activity in SPENT the
+    fraction of the used workers' time that it takes. In a series of weak scaling, the product grows with the number of
+    workers; ``grown_from`` is the shape with which the series begins.
     """
 
     m: int

@@ -2,8 +2,8 @@
 each line.
 
 The header says what was multiplied, how the product was divided into tiles, and what was predicted. Each further line
-is one step, such as a load or a multiplication, on one track of one place. A file may hold several timelines, one after
-another. The page, the trace and the figure of a product are made from this file alone.
+is one step, such as a load or a multiplication, on one track of one place (a device). A file may hold several
+timelines, one after another. The page, the trace and the figure of a product are made from this file alone.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ class GpuModel:
     the bandwidth is in GB/s (10^9).
 
     ``tensor_gflops``: the peaks of matrix instructions on "tf32", "f16" and "bf16" that sum in float32, without
-    sparsity, as in datasheets (from Hopper on, datasheets assume a clock below the boost clock). ``rates``: None for a
-    GPU that was not measured.
+    sparsity, as in datasheets (from Hopper on, datasheets assume a clock below the boost clock). ``rates``: the
+    measured times and rates of the GPU; None for a GPU that was not measured.
     """
 
     name: str

@@ -173,9 +173,10 @@ def write_scaling_page(points: Sequence[ScalingPoint], path: str | Path, *, titl
 def render_accuracy(records: Sequence[AccuracyRecord], *, title: str | None = None) -> str:
     """Returns the page of records that ``benchmarks/record_accuracy.py`` made, as HTML text.
 
-    For each dtype of each record, the page shows the errors of every path over size, over span and by distribution,
-    compared with the classical bound. It also shows the grades. Raises RecordError for no records, and UnavailableError
-    without the ``lab`` extra.
+    For each dtype of each record, the page shows the errors of every path (a way to compute a product), compared with
+    the classical bound. The errors are shown over the size, over the span (the binades over which the magnitudes of
+    graded operands extend along k), and for each distribution of the operands. The page also shows the accuracy grades.
+    Raises RecordError for no records, and UnavailableError without the ``lab`` extra.
     """
     return _lab("accuracy_page").render_accuracy(records, title=title)
 

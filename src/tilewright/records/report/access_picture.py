@@ -43,8 +43,9 @@ class Picture:
 
 
 def ranges(access: Access) -> Touched:
-    """Return the ranges of bytes that each lane accesses, each as its first byte and its length. In local memory, word
-    i of 32 neighbouring threads lies side by side, and a lane's address counts only the bytes of this lane.
+    """Return the ranges of bytes that each lane accesses, each as its first byte and its length. In local memory, the
+    words that have the same number in 32 neighbouring threads lie side by side, and a lane's address counts only the
+    bytes of this lane.
 
     >>> place = dict(line=1, kind="ld", requests=1, bytes=256, lanes=[0, 8, None])
     >>> ranges(Access(space="global", nbytes=8, **place))

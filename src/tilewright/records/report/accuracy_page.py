@@ -1,5 +1,5 @@
-"""Makes the page of accuracy: grades, and the errors of every path over size, span and distribution, compared with
-the classical bound."""
+"""Makes the page of accuracy: the grades of the paths (the ways to compute a product), and their errors for each size,
+span and distribution of the operands, compared with the classical bound."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def _specification(draw: Callable[..., Any], products: _Products, drawn: dict[st
 
 
 def no_digit(dtype: str) -> float:
-    """Return the error, in units of u, from which no digit of an element is right: an error as large as |A||B|. Larger
-    errors are drawn at this value."""
+    """Return the smallest error, in units of u, with which no digit of an element is right: an error as large as
+    |A||B|. Larger errors are drawn at this value."""
     return 2.0 ** -UNITS.get(dtype, -24)
 
 

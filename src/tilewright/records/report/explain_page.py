@@ -468,9 +468,9 @@ class Level:
 def memory_levels(explanation: Explanation) -> list[Level]:
     """Return a level of memory for each bound that counts bytes, sorted by rising intensity.
 
-    The L1 bound counts more bytes than the requested sectors if shared memory has a part in it, or if requests do not
-    fill a wavefront. If no other level is within a factor of DISTINCT_FACTOR, the requested sectors are a level of
-    their own, without a roof.
+    The L1 bound counts more bytes than the requested sectors have if it includes accesses to shared memory, or if
+    requests do not fill a wavefront. If the intensity of the requested sectors differs from that of every other level
+    by more than the factor DISTINCT_FACTOR, the requested sectors are a level of their own, without a roof.
     """
     found = [
         Level(
@@ -660,7 +660,7 @@ def _waste(e: Explanation) -> str:
 
 
 def comparison(explanations: Sequence[Explanation], names: Sequence[str]) -> str:
-    """Return the headline of several kernels of one size: which kernel has the highest bound of the rate, and which the
+    """Return the headline of several kernels of one size: which kernel has the highest bound on its rate, and which the
     lowest."""
     rated = [(rate, e, name) for e, name in zip(explanations, names, strict=True) if (rate := finite(e.gflops))]
     if len({e.shape for _, e, _ in rated}) > 1:

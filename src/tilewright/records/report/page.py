@@ -534,8 +534,8 @@ def _rate_text(record: BenchRecord | None) -> str:
 
 
 def sweep_conclusion(sweep: Sweep) -> str:
-    """Return a sentence on a sweep: the fastest set of parameters in the shape with most sets, how many times as fast
-    as the slowest set it is, and which set is fastest at each size."""
+    """Return a sentence on a sweep: the fastest set of parameters in the shape with most sets, its speed divided by
+    that of the slowest set, and the fastest set at each size."""
     ranked = sorted((r for r in sweep.records if r.shape == sweep.shape and is_measured(r)), key=lambda r: -_rate(r))
     if not ranked:
         return "None of these has a verified time."

@@ -1,9 +1,10 @@
 """A timeline as the page of ``tilewright multiply --timeline``, as a still picture, and as a trace for other viewers
 (S3.5).
 
-The page and the picture, 1000 units wide, show for each place its tracks as bars over time. Each piece of a track is a
-bar, and overlapping pieces are in different rows. The tracks of staging threads have thousands of pieces, so these
-tracks are drawn as the number of threads at work. The page's script draws the same paths again when the reader zooms.
+The page and the picture, 1000 units wide, show for each place (a device that multiplied) its tracks as bars over time.
+Each piece of a track is a bar, and overlapping pieces are in different rows. The tracks of staging threads have
+thousands of pieces, so these tracks are drawn as the number of threads at work. The page's script draws the same paths
+again when the reader zooms.
 
 The trace is in the Trace Event format, which https://ui.perfetto.dev and other viewers open. In the trace, a place is a
 process and a track is a thread. Pieces of one thread may not overlap in this format, unless one lies within the other.
@@ -186,7 +187,8 @@ def gaps(timeline: Timeline, place: str) -> list[tuple[float, float]]:
 
 
 def paths(track: DrawnTrack, total_s: float) -> dict[str, str]:
-    """Return the path of a track's bars or density for each kind, from 0 to WIDTH."""
+    """Return an SVG path for each kind of piece in a track, which draws the track's bars or its density between x = 0
+    and WIDTH."""
     return _areas(track) if track.density else _boxes(track, total_s)
 
 

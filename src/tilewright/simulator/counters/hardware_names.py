@@ -2,8 +2,9 @@
 
 Some counters are left out because they count something else than their names say, or vary from run to run. The counter
 of the wavefronts of all shared accesses together is left out, because it also counts reads of ``threadIdx`` and
-barriers. The counter of the wavefronts of asynchronous copies is left out, because ncu computes it by a model in
-patched code, and gives wavefronts even for copies that take none. Counters of bytes are left out, too.
+barriers. The counter of the wavefronts of asynchronous copies is left out, because ncu does not read it from the
+hardware: ncu computes it by a model, in code that it inserts into the kernel, and gives wavefronts even for copies that
+take none. Counters of bytes are left out, too.
 """
 
 from __future__ import annotations

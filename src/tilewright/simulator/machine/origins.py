@@ -21,8 +21,8 @@ from .values import Array, Ints
 
 @dataclass(frozen=True)
 class Box:
-    """A box that a copy wrote: the copy's instruction, the number of 16-byte chunks in a row of the box, and the rows
-    of each matrix in it."""
+    """A box that a copy wrote: the copy's instruction, the number of 16-byte chunks in a row of the box, and the length
+    of the box along its second dimension (``rows``)."""
 
     ins: Instruction
     across: int

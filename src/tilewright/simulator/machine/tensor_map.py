@@ -1,8 +1,8 @@
 """Tensor maps describe how the copy engine addresses an array, and which box of the array one copy moves.
 
-On hardware, a map is 128 bytes that the driver makes (``cuTensorMapEncodeTiled``) and whose layout is not published.
-In the simulator the 128 bytes hold the same figures in this package's own order. A simulated kernel may therefore copy
-a map to shared or global memory and use the copy.
+On hardware, a map is 128 bytes that the driver makes (``cuTensorMapEncodeTiled``) and whose layout is not published. In
+the simulator the 128 bytes hold the same values (such as address, sizes and strides), in an order that this package
+defines. A simulated kernel may therefore copy a map to shared or global memory and use the copy.
 """
 
 from __future__ import annotations

@@ -213,7 +213,8 @@ class Transfers:
         """End all transfers at the end of blocks, and report copies that may still read shared memory of their block.
 
         CUTLASS waits for the last stores before a block ends. DeepGEMM does not wait for the last stores, because GPUs
-        keep the block's memory until the stores are complete.
+        keep the block's memory until the stores are complete. Such a copy is therefore a finding only "by the letter of
+        PTX".
         """
         for lane, transfers in self.groups.items():
             for _, transfer in transfers:

@@ -7,9 +7,10 @@ of a copy as busy until a thread has waited for the barrier or group of the copy
 reported.
 
 The box of a tensor map lies in shared memory row by row, swizzled as the map says. Rows that are narrower than a
-swizzle begin at multiples of the swizzle's width. Loads clip the box of the copy at every element, and fill the part
-outside the tensor. Stores and reductions move chunks of 16 bytes, so the last chunk of a row may overwrite what follows
-the row. The rules of loads, stores and reductions at the edges of a tensor were observed on an H200.
+swizzle begin at multiples of the swizzle's width. Loads clip the box at the edge of the tensor, exactly to the element,
+and fill the part outside the tensor. Stores and reductions move chunks of 16 bytes, so the last chunk of a row may
+overwrite what follows the row. The rules of loads, stores and reductions at the edges of a tensor were observed on an
+H200.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ number of 16-byte chunks in a swizzled row: 1 without swizzle, and 2, 4 or 8 for
 Before the swizzle, a chunk lies at the following byte offset from the address:
 
 - in a K-major tile, chunk c of row r lies at (r mod 8)·16·w + (r div 8)·stride + c·16; without swizzle, c·leading
-  replaces c·16. Rows of a K-major tile run along M for A, and along N for B.
+  replaces c·16. Here r is an index of M for A, or of N for B, and the chunks of a row follow one another along K.
 - in an MN-major tile, chunk c of row r lies at (c mod w)·16 + (c div w)·leading + (r mod 8)·16·w + (r div 8)·stride;
-  without swizzle, leading and stride exchange their roles. Rows of an MN-major tile run along K.
+  without swizzle, leading and stride exchange their roles. Here r is an index of K, and the chunks of a row follow one
+  another along M or N.
 
 The swizzle then moves the chunk within its row. A K-major tile with a swizzle does not use the leading offset.
 """

@@ -155,8 +155,8 @@ def on_double(
     order: int = 1,
 ) -> Compute:
     """Make a computation in double precision. The computation calls ``nearest`` for the rounding mode rn; for other
-    modes it corrects this result by ``missing``. If operands are NaN, the result is the last operand that is a NaN
-    (with ``order`` -1, the first)."""
+    modes it corrects this result by the sign of the exact result minus this result, which ``missing`` computes. If
+    operands are NaN, the result is the last operand that is a NaN (with ``order`` -1, the first)."""
     mode = _mode(flags)
 
     def compute(out: Array, *inputs: Array) -> None:

@@ -46,8 +46,9 @@ def _starts_a_pattern(lanes: Lanes, d: Descriptor, leaders: Ints) -> bool:
 def read_tile(
     ins: Instruction, lanes: Lanes, tile: Ints, leaders: Ints, reading: Reading, *, side: str, mode: int, away: int = 0
 ) -> Array:
-    """Return the 16-byte chunks of a tile at these addresses: bytes (leaders, …, 16). The addresses are in the shared
-    memory of each leader's block, or of the block ``away`` blocks further in its cluster.
+    """Return the 16-byte chunks of a tile at these addresses: bytes (leaders, …, 16). The leaders are the lanes that
+    issue the product. The addresses are in the shared memory of each leader's block, or of the block ``away`` blocks
+    further in its cluster.
 
     For each leader, the transfer that reads the tile is added to ``reading``.
     """

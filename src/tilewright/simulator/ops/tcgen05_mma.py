@@ -8,7 +8,7 @@ columns of B. Layouts in tensor memory:
 - row r of a block's D is in lane r, and column n of D is in column n of tensor memory. For M = 64 of a single block,
   row r of D is in lane r mod 16 + 32·(r div 16), + 16 if D begins at lane 16
 - for M = 128 of a pair, each block has 64 rows of D; lanes 64 to 127 have the second half of the columns of these rows.
-  With ``.ws``, the columns are also divided: those of 64 rows into halves and those of 32 rows into quarters
+  With ``.ws``, the columns of D are also divided: into halves if a block has 64 rows of D, into quarters if it has 32
 - A is packed: a column of tensor memory has as many elements of A as fit in 32 bits; D is not packed
 - the scale of row r of A, or of column r of B, is in lane r mod 32 and column r div 32, in each group of 32 lanes
 
@@ -135,7 +135,7 @@ class _ProductForm:
 
 class _Fold(NamedTuple):
     """The layout of a block's D in tensor memory. The columns are divided into ``parts`` that lie in successive lanes;
-    each part has ``rows`` rows, and ``groups`` are the lanes."""
+    each part has ``rows`` rows, and ``groups`` selects the groups of 16 lanes that D uses."""
 
     parts: int
     rows: int

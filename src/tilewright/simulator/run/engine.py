@@ -481,7 +481,7 @@ class Gathering:
 
     def meet(self, groups: Sequence[tuple[Instruction, Ints | None]]) -> None:
         """Let lanes pass barriers of their warp. Each lane is ordered with the lanes of its warp that have the same
-        mask, even if those lanes pass another of these barriers."""
+        mask, even if those lanes are at another barrier instruction."""
         masks = np.full(self.lanes.size, WHOLE_WARP, np.int64)
         every = self.lanes.every
         for ins, some in groups:
@@ -644,8 +644,8 @@ class Stillness:
         self.seen: dict[str, Array] = {}  # the copy
 
     def complete(self) -> bool:
-        """End a lap; returns whether nothing changed in it. The intervals between the laps that are compared double, to
-        save time."""
+        """End a lap; returns whether nothing changed in it. To save time, only some laps are compared, and the distance
+        from one such lap to the next doubles."""
         self.laps += 1
         if self.seen:
             still = not self.disturbed and all((self.seen[n] == r).all() for n, r in self.lanes.registers.items())
