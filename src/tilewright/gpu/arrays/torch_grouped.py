@@ -1,6 +1,6 @@
-"""``tilewright::grouped_matmul``, an operator of PyTorch: grouped products with gradients, also in ``torch.compile``.
+"""Grouped products as two operators of PyTorch, with gradients, also in ``torch.compile``.
 
-As in ``torch_operator`` there are two operators. In a traced graph, ``tilewright::grouped_matmul`` stands for the
+The two operators have the roles of those in ``torch_operator``. In a traced graph, ``tilewright::grouped_matmul`` stands for the
 product as the program states it, and ``tilewright::grouped_product``, which has no gradient, stands for each product of
 a compiled graph.
 """

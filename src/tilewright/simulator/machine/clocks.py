@@ -205,8 +205,8 @@ class Clocks:
         return rows
 
     def outlive(self, blocks: Ints, rows: Ints) -> None:
-        """Record that threads of these blocks of the batch know that the warps of their clusters have reached the times
-        in ``rows``: (blocks, columns)."""
+        """Record what the threads of these blocks of the batch know. ``rows`` (blocks, columns) has one row for each
+        block, with the time that each warp of its cluster has reached."""
         if self.ended is None:
             self.ended = np.zeros((self.copies, self.columns), np.int64)
         self.ended[blocks] = np.maximum(self.ended[blocks], rows)

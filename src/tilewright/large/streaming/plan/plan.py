@@ -207,7 +207,7 @@ class StreamPlan(Plan):
 
     @cached_property
     def comes_once(self) -> bool:
-        """Whether the device with the longest region loads every block only once."""
+        """Whether the device that computes the most tiles of C loads each block of A and B only once."""
         region = max(self.regions, key=lambda region: _area(self.grid, region))
         rows, columns = _sides(self.grid, region)
         return self.cost.in_bytes == (rows + columns) * self.grid.k * self.itemsize
