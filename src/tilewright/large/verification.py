@@ -144,8 +144,8 @@ class Budget:
     """The limits of the data that a comparison has in memory at the same time.
 
     A rectangle that is read has at most ``elements`` elements, each of which takes ELEMENT_BYTES bytes including
-    intermediate results. At most the
-    products of ``steps`` rows of B with random vectors are in memory, for ``blocks`` blocks of columns.
+    intermediate results. At most the products of ``steps`` rows of B with random vectors are in memory, for ``blocks``
+    blocks of columns.
     """
 
     elements: int = 1 << 21

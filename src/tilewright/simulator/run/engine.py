@@ -480,8 +480,8 @@ class Gathering:
         return np.split(absent, np.cumsum([group.size for _, group in groups])[:-1])
 
     def meet(self, groups: Sequence[tuple[Instruction, Ints | None]]) -> None:
-        """Let lanes continue that wait at barriers of their warp. Each lane is ordered with the lanes of its warp that have the same
-        mask, even if those lanes are at another barrier instruction."""
+        """Let lanes continue that wait at barriers of their warp. Each lane is ordered with the lanes of its warp that
+        have the same mask, even if those lanes are at another barrier instruction."""
         masks = np.full(self.lanes.size, WHOLE_WARP, np.int64)
         every = self.lanes.every
         for ins, some in groups:
