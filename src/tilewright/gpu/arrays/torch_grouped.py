@@ -1,8 +1,8 @@
 """Grouped products as two operators of PyTorch, with gradients, also in ``torch.compile``.
 
-The two operators have the roles of those in ``torch_operator``. In a traced graph,
-``tilewright::grouped_matmul`` stands for the product as the program states it, and ``tilewright::grouped_product``, which has no gradient, stands for each product of
-a compiled graph.
+The two operators have the roles of those in ``torch_operator``. In a traced graph, ``tilewright::grouped_matmul`` stands
+for the product as the program states it, and ``tilewright::grouped_product``, which has no gradient, stands for each
+product of a compiled graph.
 """
 
 from __future__ import annotations
