@@ -147,7 +147,7 @@ def test_the_reference_shows_signatures_parameters_examples_and_sources(site: Pa
     source = (site / "api" / "arrays.html").read_text(encoding="utf-8")
     page = html.unescape(re.sub(r"<[^>]+>", "", source))
     assert re.search(r"precision=['\"]standard", page)  # quoted as the formatter likes that is installed
-    assert "with the semantics of array-API matmul" in page
+    assert "with the semantics of matmul in the array API standard" in page
     assert re.search(r"bias\s*\(array of shape \(n,\), default:\s*None\s*\)", page)
     assert ">>> tw.matmul(a, a.T)" in page
     assert "Source code in src/tilewright/api/matmul.py" in page

@@ -358,7 +358,7 @@ def test_the_message_says_that_the_samples_do_not_tell():
         "tilewright.matmul took 500 ms … 5.00 s, and OpenBLAS 1.00 s … 1.00 s."
     )
     assert "R = " not in conclusions.details(view)
-    assert "Of 2 sizes: faster at 1, unclear at 1." in conclusions.details(view)
+    assert "Verdicts at 2 sizes: faster at 1, unclear at 1." in conclusions.details(view)
     assert "The best rung is cpu/ikj" in conclusions.details(view)
     assert "(R = 2.00)" in conclusions.details(view_of([matmul(1000, 0.5)]))
     page = report.render([matmul(1000, 0.5, steady=False)])

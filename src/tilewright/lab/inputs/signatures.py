@@ -42,7 +42,7 @@ _PTX_TYPES = {"f32": "float", "f64": "double", "f16": "half", "b16": "half"}
 
 
 @dataclass(frozen=True)
-class Parameter:
+class KernelParameter:
     """A parameter of a kernel: its declaration in the source, its name (empty if it has none), the name of its type,
     and whether it is a pointer."""
 
@@ -56,7 +56,7 @@ class Parameter:
         the shape of arrays, ``count`` is the value of integers, and ``types`` are the types that replace the parameters
         of a template.
 
-        >>> Parameter("const float4* x", "x", "float4", True).example(0, "1024", 1024, {})
+        >>> KernelParameter("const float4* x", "x", "float4", True).example(0, "1024", 1024, {})
         'x:float32:1024x4'
         """
         name, kind = self.name or f"arg{number}", types.get(self.type, self.type)
@@ -76,7 +76,7 @@ class Signature:
     index of a thread or block."""
 
     name: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[KernelParameter, ...]
     template: tuple[str, ...] = ()
     two_dimensional: bool = False
 
@@ -181,12 +181,12 @@ def _in_words(text: str) -> str:
     return " ".join(text.split())
 
 
-def _parameter(text: str) -> Parameter:
+def _parameter(text: str) -> KernelParameter:
     bare = _in_words(_QUALIFIERS.sub(" ", text))
     declared = re.fullmatch(r"(.*[\s*&>])(\w+)\s*((?:\[\w*\]\s*)*)", bare)
     named = declared if declared and declared[2] not in _DTYPES else None
     kind, name, extent = (named[1], named[2], named[3]) if named else (bare, "", "")
-    return Parameter(text, name, _in_words(re.sub(r"[*&]", " ", kind)), "*" in kind or bool(extent))
+    return KernelParameter(text, name, _in_words(re.sub(r"[*&]", " ", kind)), "*" in kind or bool(extent))
 
 
 def _is_type(parameter: str) -> bool:
@@ -205,6 +205,7 @@ def _of_ptx(text: str) -> Iterator[Signature]:
                 for p in function.params
             ]
             parameters = tuple(
-                Parameter(kind, "", "float" if kind == "pointer" else dtype, kind == "pointer") for kind, dtype in kinds
+                KernelParameter(kind, "", "float" if kind == "pointer" else dtype, kind == "pointer")
+                for kind, dtype in kinds
             )
             yield Signature(demangled(function.name), parameters)
