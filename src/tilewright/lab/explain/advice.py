@@ -64,13 +64,14 @@ def advice_of(
     """
     changes = sorted((_fitting(change, card, resident) for change in seen.advice), key=lambda each: -each.saved_turns)
     before = model_seconds(bounds, seen.turns)
-    found = []
-    for number, change in enumerate(changes):
+    found, padded = [], 0
+    for change in changes:
         after = model_seconds(bounds, seen.turns - change.saved_turns) if change.timed else None
         seconds = None if before is None or after is None else (before, after)
         access = change.before
         one = Advice(access.line, change.text, *change.costs, file=access.file, seconds=seconds, exact=access.exact)
-        if rerun and number < LINES and change.row_bytes and seen.run.complete and seen.run.warp_instructions <= SMALL:
+        padded += change.row_bytes > 0
+        if rerun and change.row_bytes and padded <= LINES and seen.run.complete and seen.run.warp_instructions <= SMALL:
             one = _tried(one, change, seen, bounds, rerun, macros or {})
         found.append(one)
     return [*found, *_of_kernel(seen, card, bounds, resident)]
