@@ -97,7 +97,7 @@ def test_what_has_no_rate_is_not_ranked():
     for made, says in ((wrong, "its result is wrong"), (stopped, "stopped"), (none, "too much of shared memory")):
         three = [made, uncoalesced(), shared_tile()]
         said = explain_page.comparison(three, explain_page.labels(three))
-        assert said.startswith("cuda/uncoalesced can be fastest")
+        assert said.startswith("cuda/uncoalesced has the highest bound")
         assert f"no rate, for {made.reason_without_rate}" in explain_page.headline(made)
         assert says in made.reason_without_rate
         assert made.gflops is None
