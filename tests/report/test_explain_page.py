@@ -98,7 +98,7 @@ def test_what_has_no_rate_is_not_ranked():
         three = [made, uncoalesced(), shared_tile()]
         said = explain_page.comparison(three, explain_page.labels(three))
         assert said.startswith("cuda/uncoalesced has the highest bound")
-        assert f"no rate, for {made.reason_without_rate}" in explain_page.headline(made)
+        assert f"no rate is given, because {made.reason_without_rate}" in explain_page.headline(made)
         assert says in made.reason_without_rate
         assert made.gflops is None
         assert explain_page.bars(made) == []
