@@ -102,7 +102,7 @@ def test_what_has_no_rate_is_not_ranked():
         assert says in made.reason_without_rate
         assert made.gflops is None
         assert explain_page.bars(made) == []
-        assert f"No time is predicted, for {made.reason_without_rate}." in words(report.render_explanation([made]))
+        assert f"No time is predicted, because {made.reason_without_rate}." in words(report.render_explanation([made]))
 
 
 def test_defects_and_a_wrong_result_are_counted_apart():
