@@ -58,7 +58,7 @@ def test_mistakes_stand_out_in_the_timeline() -> None:
     early = pipeline_picture(pipeline(7, *WRONG_PARITY), "e")
     assert classes(early).count("word late") == 7, "every row is used before it has come"
     assert early is not None
-    assert early.caption.endswith("Working with a stage that a copy is still filling: warps 0–3.")
+    assert early.caption.endswith("These work with a stage that a copy still fills: warps 0–3.")
     stuck = pipeline_picture(pipeline(7, *WRONG_BYTES), "e")
     assert classes(stuck).count("waiting stuck") == 2
     assert stuck is not None
