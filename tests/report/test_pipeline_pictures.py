@@ -62,7 +62,7 @@ def test_mistakes_stand_out_in_the_timeline() -> None:
     stuck = pipeline_picture(pipeline(7, *WRONG_BYTES), "e")
     assert classes(stuck).count("waiting stuck") == 2
     assert stuck is not None
-    assert stuck.caption.endswith("For ever: warp 4, warps 0–3.")
+    assert stuck.caption.endswith("These wait for ever: warp 4, warps 0–3.")
 
 
 def test_the_phases_of_a_barrier_are_drawn_with_what_they_lack() -> None:
