@@ -36,6 +36,7 @@ from ....errors import (
     did_you_mean,
 )
 from ....gpu.runtime.driver import restored_context
+from ....host.cached_property import cached_property
 from ....host.disk import CacheFile, fingerprint
 from ....host.limits import get_threads
 from ....product.contraction import tensordot_axes
@@ -107,9 +108,7 @@ class RunTotals:
 class Job:
     """A planned product. ``plan`` says what ``run`` will do, and ``measured`` says what ``run`` has done so far.
 
-    ``complete`` means that an earlier run has finished the result, so that nothing is left to do. ``discarded`` is the
-    number of finished tiles of an interrupted run that are lost when this job runs, because this job does not resume
-    the interrupted run.
+    ``complete`` means that an earlier run has finished the result, so that nothing is left to do.
     """
 
     product: Product
@@ -123,7 +122,6 @@ class Job:
     begun: BegunProduct | None
     plan: StreamPlan
     complete: bool = False
-    discarded: int = 0
     measured: RunTotals = field(init=False)
     #: Whether the journal names an unfinished file, so that another run can go on with its tiles.
     resumable: bool = field(init=False)
@@ -132,6 +130,17 @@ class Job:
         tiles = len(self.plan.every_tile)
         self.measured = RunTotals(tiles, before=tiles - len(self.plan.tiles))
         self.resumable = self.begun is not None
+
+    @cached_property
+    def discarded(self) -> int:
+        """The number of finished tiles of an interrupted run that are lost when this job runs, because this job does not
+        resume the interrupted run. Ask before ``run``, which clears the journal of the interrupted run.
+        """
+        if self.work is not None and self.begun is None and not self.complete:
+            with contextlib.suppress(ResumeError):
+                begun = read_journal(self.work.path / JOURNAL)
+                return len(begun.finished) if begun is not None and begun.inode == self.work.unfinished else 0
+        return 0
 
     def run(self, progress: Progress | None = None, events: Events | None = None) -> None:
         """Compute the missing tiles. After ``run`` the result is complete.
@@ -272,7 +281,7 @@ def plan_job(
     does not fit in the memory limit, ResumeError if the product cannot be resumed, and FileError.
     """
     work = journal = begun = None
-    complete, discarded = False, 0
+    complete = False
     facts: Mapping[str, str] = {}
     if isinstance(target, (str, os.PathLike)):
         # With resume, an existing file may be the finished result, or what the interrupted run was to overwrite.
@@ -292,23 +301,13 @@ def plan_job(
             work.output = dataclasses.replace(output, overwrite=overwrite)
             if not complete:
                 work.output.check()
-        else:
-            discarded = _finished_tiles(work)
     if complete:
         plan = plan_nothing(Problem(*product.shape, product.dtype.name), placement.room)
         plan = _on_places(plan, product, placement)
         return Job(product, placement, compute, plan.rates, target, work, journal, facts, None, plan, complete)
     rates = placement.rates(product.a, product.b, target, dtype_of_blocks(placement.choice.compute))
     plan = _on_places(_planned(product, placement, rates, begun, options.partition), product, placement)
-    return Job(product, placement, compute, rates, target, work, journal, facts, begun, plan, discarded=discarded)
-
-
-def _finished_tiles(work: WorkDirectory) -> int:
-    """How many tiles of an interrupted run are in the unfinished matrix; 0 where its journal cannot be read."""
-    with contextlib.suppress(ResumeError):
-        begun = read_journal(work.path / JOURNAL)
-        return len(begun.finished) if begun is not None and begun.inode == work.unfinished else 0
-    return 0
+    return Job(product, placement, compute, rates, target, work, journal, facts, begun, plan)
 
 
 def refuse_inside(target: Path, sources: Sequence[Source]) -> None:
